@@ -1,0 +1,3 @@
+from kunlunfork.cli import main
+
+main()

@@ -1,0 +1,354 @@
+"""Putting the fork onto a tree that is already there, and taking it off again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from kunlunfork import fork as forks
+from kunlunfork import journal as journals
+from kunlunfork import lock as locks
+from kunlunfork import paths, transaction
+from kunlunfork.content import Content
+from kunlunfork.errors import CONFLICT, ForkError
+from kunlunfork.fork import STAMP_PATH, Files, Fork
+from kunlunfork.journal import PRE, Change, Journal
+from kunlunfork.lock import Held, Lock
+from kunlunfork.paths import REGULAR, SYMLINK, Entry
+from kunlunfork.pins import Pin, public
+from kunlunfork.progress import Progress
+from kunlunfork.record import rewrite_record
+from kunlunfork.sources.tree import TreeInfo
+from kunlunfork.store import Store
+from kunlunfork.target import Target
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did: `action` is applied, updated, unchanged or reverted; with `dry_run` what it would do."""
+
+    action: str
+    root: Path
+    version: str
+    patches: tuple[str, ...]
+    written: tuple[bytes, ...]
+    removed: tuple[bytes, ...]
+    series_hash: str
+    overlay_hash: str
+    recovered: str | None = None
+    dry_run: bool = False
+
+
+def check_release(info: TreeInfo, pin: Pin, wanted: str | None) -> None:
+    """Refuse a tree of another release than the pin's (raises `ForkError` naming both)."""
+    if info.version is not None and public(info.version) != Version(pin.version).public:
+        raise ForkError(
+            f"{info.root} is another version of vLLM",
+            found=info.version,
+            expected=pin.version if wanted is None else f"{pin.version} (--vllm {wanted})",
+            fix=f"kunlunfork apply --vllm {public(info.version)} --in-place {info.root}",
+        )
+    known = info.commit
+    if known is not None and not (pin.commit.startswith(known) or known.startswith(pin.commit)):
+        raise ForkError(
+            f"{info.root} was made from another commit of vLLM than {pin.tag}",
+            found=f"commit {known}",
+            expected=f"commit {pin.commit[: max(9, len(known))]}",
+            fix=f"check out {pin.tag}, or take a fresh tree: kunlunfork apply --vllm {pin.version}",
+        )
+
+
+def pin_of(content: Content, info: TreeInfo, wanted: str | None) -> Pin:
+    """The pin for a tree: the one asked for, else the one of the version that the tree has."""
+    if wanted is None and info.version is None:
+        raise ForkError(
+            f"{info.root} does not say which version of vLLM it is",
+            expected="vllm/_version.py or a dist-info",
+            fix="name the version: --vllm 0.25.1",
+        )
+    pin = content.pin(wanted or info.version or "")
+    check_release(info, pin, wanted)
+    return pin
+
+
+def local_edits(root: Path, lock: Lock) -> list[str]:
+    """Files of the lock that are no longer as the fork left them, each with what is wrong."""
+    found = []
+    for path, held in lock.files.items():
+        have = paths.read_entry(root, path)
+        entry = have[0] if have else None
+        if entry == held.post:
+            continue
+        if entry is None:
+            found.append(f"{paths.show(path)}: deleted")
+        elif held.post is None:
+            found.append(f"{paths.show(path)}: is there again")
+        else:
+            found.append(f"{paths.show(path)}: {'edited' if entry.blob != held.post.blob else 'mode changed'}")
+    return found
+
+
+def refuse_edits(root: Path, lock: Lock, verb: str) -> None:
+    edits = local_edits(root, lock)
+    if edits:
+        raise ForkError(
+            f"{root} has edits that {verb} would lose",
+            details=edits,
+            found=f"{len(edits)} files differ from what was applied",
+            expected="the files as the lock has them",
+            fix="move the edits away, or undo them; kunlunfork verify lists the files",
+            exit_code=CONFLICT,
+        )
+
+
+def _pre_image(state: Path, entry: Entry) -> bytes:
+    file = state / PRE / entry.blob
+    try:
+        data = file.read_bytes()
+    except OSError as e:
+        raise _lost(file, e.strerror or str(e)) from e
+    if paths.blob_id(data) != entry.blob:
+        raise _lost(file, "its bytes were changed")
+    return data
+
+
+def _lost(file: Path, found: str) -> ForkError:
+    return ForkError(
+        f"the pre-image {file} is lost", found=found, expected="the bytes of upstream's file",
+        fix="take a fresh tree: kunlunfork apply --vllm VERSION",
+    )  # fmt: skip
+
+
+def _read_base(target: Target, lock: Lock | None, wanted: frozenset[bytes]) -> tuple[Files, dict[bytes, int | None]]:
+    """What upstream had at every path of interest, and the permission bits it had there."""
+    base: Files = {}
+    perms: dict[bytes, int | None] = {}
+    for path in sorted(wanted | frozenset(lock.files if lock else ())):
+        held = lock.files.get(path) if lock else None
+        if held is not None:
+            base[path] = (held.pre, _pre_image(target.state, held.pre)) if held.pre else None
+            perms[path] = held.perm
+        else:
+            transaction.check_parents(target.root, path)
+            base[path] = paths.read_entry(target.root, path)
+            perms[path] = _perm(target.root, path) if base[path] is not None else None
+    return base, perms
+
+
+def _perm(root: Path, path: bytes) -> int:
+    return paths.on_disk(root, path).lstat().st_mode & 0o7777
+
+
+def _check_layout(fork: Fork, info: TreeInfo) -> None:
+    outside = sorted(p for p in fork.touched if not p.startswith(b"vllm/"))
+    if info.layout == "installed" and outside:
+        raise ForkError(
+            f"this fork of vLLM {fork.pin.version} changes files that an installed vLLM does not have",
+            details=[paths.show(p) for p in outside],
+            fix="apply it to a source tree and install that",
+        )
+
+
+def role_of(fork: Fork, path: bytes) -> str:
+    if path == STAMP_PATH:
+        return "stamp"
+    return "overlay" if path in fork.overlay.files else "patch"
+
+
+def make_lock(
+    fork: Fork,
+    info: TreeInfo,
+    base: Files,
+    post: Files,
+    perms: Mapping[bytes, int | None],
+    folders: tuple[bytes, ...],
+) -> Lock:
+    files = {}
+    for path in sorted(fork.touched):
+        before, after = base.get(path), post.get(path)
+        if before is None and after is None:
+            continue
+        files[path] = Held(
+            role_of(fork, path), before[0] if before else None, after[0] if after else None, perms.get(path)
+        )
+    return Lock(
+        version=fork.pin.version,
+        commit=fork.pin.commit,
+        base_kind=info.kind,
+        base_version=info.version or fork.pin.version,
+        series_hash=fork.series_hash,
+        overlay_hash=fork.overlay_hash,
+        patches=tuple((p.name, p.sha256) for p in fork.patches),
+        files=files,
+        folders=folders,
+    )
+
+
+def _with_record(lock: Lock, target: Target, base: Files, post: Files) -> tuple[Lock, bytes]:
+    """The lock of an installed tree: RECORD is one more file that changes."""
+    assert target.info.dist_info is not None
+    name = paths.from_disk(target.info.dist_info.relative_to(target.root))
+    record, state = name + b"/RECORD", paths.from_disk(target.state.relative_to(target.root))
+    pre = base[record]
+    assert pre is not None
+    written: dict[bytes, bytes | None] = {}
+    removed = set()
+    pool = {value[0].blob: value[1] for value in base.values() if value is not None}
+    for path, held in lock.files.items():
+        value = post.get(path)
+        if value is not None:
+            written[path] = value[1]
+        elif held.pre is not None:
+            removed.add(path)
+    # The lock names RECORD's own blob, so a hash of the lock in RECORD could never be true.
+    written[state + b"/" + locks.NAME.encode()] = None
+    for blob in lock.pre_blobs() | {pre[0].blob}:
+        written[b"%s/%s/%s" % (state, PRE.encode(), blob.encode())] = pool[blob]
+    data = rewrite_record(pre[1], written=written, removed=removed)
+    held = Held("record", pre[0], Entry(pre[0].mode, paths.blob_id(data)), _perm(target.root, record))
+    return replace(lock, files={**lock.files, record: held}), data
+
+
+def _changes(target: Target, lock: Lock | None, old: Lock | None) -> tuple[Change, ...]:
+    """What has to be done to come from the old lock (or upstream) to the new one (or upstream)."""
+    changes = []
+    for path in sorted(set(lock.files if lock else ()) | set(old.files if old else ())):
+        new, was = (x.files.get(path) if x else None for x in (lock, old))
+        pre = new or was
+        assert pre is not None
+        before = was.post if was else pre.pre
+        after = new.post if new else pre.pre
+        if before == after:
+            continue
+        after_perm = None
+        if after is not None and after.mode != SYMLINK:
+            after_perm = journals.fresh_perm(after.mode)
+            if pre.perm is not None and pre.pre is not None:
+                after_perm = pre.perm if after.mode == pre.pre.mode else _with_mode(pre.perm, after.mode)
+        before_perm = _perm(target.root, path) if before is not None else None
+        changes.append(Change(path, before, after, before_perm, after_perm))
+    return tuple(changes)
+
+
+def _with_mode(perm: int, mode: int) -> int:
+    return perm & ~0o111 if mode == REGULAR else perm | (perm & 0o444) >> 2
+
+
+def apply_in_place(
+    content: Content, target: Target, store: Store, *, wanted: str | None, dry_run: bool, progress: Progress
+) -> Outcome:
+    """Put the fork onto a tree, or bring a fork tree of the same pin up to date.
+
+    Raises:
+        ForkError: another version, someone else's changes (exit 3), local edits (exit 3), a path that may not be
+            written; the tree is then as it was before.
+    """
+    with transaction.exclusive(target.root):
+        recovered = _recover(target, "apply", dry_run, progress)
+        return replace(apply_held(content, target, store, wanted=wanted, dry_run=dry_run), recovered=recovered)
+
+
+def apply_held(content: Content, target: Target, store: Store, *, wanted: str | None, dry_run: bool) -> Outcome:
+    """`apply_in_place` on a tree that the caller holds and that has no change under way."""
+    pin = pin_of(content, target.info, wanted)
+    old = locks.read(target.state)
+    if old is not None and old.version != pin.version:
+        raise ForkError(
+            f"{target.root} carries the fork of another version",
+            found=old.version,
+            expected=pin.version,
+            fix=f"kunlunfork revert {target.root}",
+        )
+    fork = forks.load(content, pin.version)
+    _check_layout(fork, target.info)
+    if old is not None:
+        refuse_edits(target.root, old, "apply")
+    extra: frozenset[bytes] = frozenset()
+    if target.info.dist_info is not None:
+        extra = frozenset([paths.from_disk(target.info.dist_info.relative_to(target.root)) + b"/RECORD"])
+    base, perms = _read_base(target, old, fork.touched | extra)
+    forks.check_base(fork, base, where=str(target.root))
+    post = forks.build(fork, base, store)
+    plan = make_lock(fork, target.info, base, post, perms, ())
+    data = transaction.collect_data(base, post)
+    if target.info.dist_info is not None:
+        plan, record = _with_record(plan, target, base, post)
+        data[paths.blob_id(record)] = record
+    changes = _changes(target, plan, old)
+    made = transaction.new_folders(target.root, changes)
+    still = {b"/".join(p.split(b"/")[:i]) for p, h in plan.files.items() if h.post for i in range(1, p.count(b"/") + 1)}
+    kept = tuple(f for f in (old.folders if old else ()) if f in still)
+    plan = replace(plan, folders=tuple(sorted({*kept, *made})))
+    action = "unchanged" if old == plan else "updated" if old else "applied"
+    if action != "unchanged" and not dry_run:
+        data |= _old_bytes(target, old, changes)
+        verb: journals.Verb = "update" if old else "apply"
+        transaction.execute(target.root, target.state, Journal(verb, changes, made, plan, old, data))
+    return _outcome(action, target.root, plan, changes, dry_run)
+
+
+def _recover(target: Target, command: str, dry_run: bool, progress: Progress) -> str | None:
+    """Deal with a killed command. Revert undoes a killed apply, apply undoes a killed revert; each finishes its own."""
+    journal = journals.read(target.state)
+    if journal is not None and dry_run:
+        raise ForkError(
+            f"a killed {journal.verb} left {target.root} half changed; a dry run cannot see past that",
+            fix=f"kunlunfork {command} without --dry-run; kunlunfork status shows more",
+        )
+    if dry_run:
+        return None
+    forward = journal is None or (journal.verb == "revert") == (command == "revert")
+    recovered = transaction.recover(target.root, target.state, forward=forward)
+    if recovered is not None:
+        progress.note(recovered)
+    return recovered
+
+
+def _old_bytes(target: Target, old: Lock | None, changes: tuple[Change, ...]) -> dict[str, bytes]:
+    """The bytes that lie at the changed paths now, so that an update can be undone."""
+    found = {}
+    for change in changes if old else ():
+        have = paths.read_entry(target.root, change.path)
+        if have is not None:
+            found[have[0].blob] = have[1]
+    return found
+
+
+def _outcome(action: str, root: Path, lock: Lock, changes: tuple[Change, ...], dry_run: bool) -> Outcome:
+    return Outcome(
+        action, root, lock.version, tuple(name for name, _ in lock.patches),
+        tuple(c.path for c in changes if c.after is not None), tuple(c.path for c in changes if c.after is None),
+        lock.series_hash, lock.overlay_hash, None, dry_run,
+    )  # fmt: skip
+
+
+def revert(target: Target, *, dry_run: bool, progress: Progress) -> Outcome:
+    """Take the fork off a tree: bytes, modes and absence as before.
+
+    Raises:
+        ForkError: no fork tree, or files were edited since (exit 3).
+    """
+    with transaction.exclusive(target.root):
+        recovered = _recover(target, "revert", dry_run, progress)
+        lock = locks.read(target.state)
+        if lock is None:
+            if recovered is not None:
+                return Outcome("reverted", target.root, target.info.version or "", (), (), (), "", "", recovered)
+            raise ForkError(
+                f"{target.root} carries no fork",
+                found="no lock",
+                expected="a tree that kunlunfork apply made",
+                fix=f"kunlunfork status {target.root}",
+            )
+        refuse_edits(target.root, lock, "revert")
+        for held in lock.files.values():
+            if held.pre is not None:
+                _pre_image(target.state, held.pre)
+        changes = _changes(target, None, lock)
+        if not dry_run:
+            data = _old_bytes(target, lock, changes)
+            transaction.execute(target.root, target.state, Journal("revert", changes, (), None, lock, data))
+        return replace(_outcome("reverted", target.root, lock, changes, dry_run), recovered=recovered)

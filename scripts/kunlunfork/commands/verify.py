@@ -1,0 +1,50 @@
+"""kunlunfork verify"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kunlunfork import errors
+from kunlunfork.commands._options import repo_option, target_of, tree_options, verb
+from kunlunfork.commands.status import result
+from kunlunfork.console import Console
+from kunlunfork.errors import ForkError
+
+
+@click.command("verify")
+@tree_options
+@repo_option
+@verb
+def command(tree: Path | None, site_packages: bool, python: Path | None, repo: Path | None, console: Console) -> int:
+    """Compare every file that the fork changed with the lock, byte for byte.
+
+    Pre-images and RECORD are read too. Where the store has the release, all other files are compared with it, and what
+    differs is a warning. Exit code 1 if the fork is not whole.
+    """
+    from kunlunfork import cache, content, status
+    from kunlunfork.store import Store
+
+    found = target_of(tree, site_packages, python)
+    upstream = None
+    folders = cache.default()
+    if folders.store.is_dir():
+        upstream = status.upstream_of(found, Store(folders.store))
+    verdict = status.verify(found, content.find(repo), upstream)
+    for other in verdict.others[:20]:
+        console.warn(f"not as released: {other}")
+    if len(verdict.others) > 20:
+        console.warn(f"and {len(verdict.others) - 20} more files are not as released")
+    body = {
+        **result(verdict.status), "problems": list(verdict.problems), "others": list(verdict.others),
+        "compared": verdict.compared,
+    }  # fmt: skip
+    if verdict.problems:
+        raise ForkError(
+            f"{found.root} is not the fork that was applied",
+            details=verdict.problems,
+            fix=verdict.status.fix or f"kunlunfork revert {found.root}",
+        )
+    console.result(body, lambda: print(f"{found.root}: {verdict.compared} files compared, the fork is whole"))
+    return errors.OK

@@ -1,0 +1,183 @@
+"""One version of the fork: a pin, its series and its overlay; and what they make of an upstream tree."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from kunlunfork import overlay, paths, series
+from kunlunfork.content import Content
+from kunlunfork.errors import CONFLICT, ForkError
+from kunlunfork.git import GitFailed
+from kunlunfork.overlay import Overlay
+from kunlunfork.patchfile import FilePatch, Patch
+from kunlunfork.paths import REGULAR, Entry
+from kunlunfork.pins import Pin
+from kunlunfork.store import Store
+
+# Written by apply, read by `stamp.py` of the overlay: which fork this tree is.
+STAMP_PATH = b"vllm/v1/worker/gpu/kunlun/_build.py"
+
+Files = dict[bytes, tuple[Entry, bytes] | None]
+
+
+@dataclass(frozen=True)
+class Fork:
+    pin: Pin
+    patches: tuple[Patch, ...]
+    overlay: Overlay
+
+    @cached_property
+    def series_hash(self) -> str:
+        return series.series_hash(self.patches)
+
+    @cached_property
+    def overlay_hash(self) -> str:
+        return self.overlay.hash
+
+    @cached_property
+    def patched(self) -> frozenset[bytes]:
+        """Every path that the series names, before or after."""
+        return frozenset(p for patch in self.patches for f in patch.files for p in (f.old_path, f.new_path) if p)
+
+    @cached_property
+    def added(self) -> Mapping[bytes, tuple[Entry, bytes]]:
+        """The overlay's files and the stamp."""
+        files = {path: (file.entry, file.data) for path, file in self.overlay.files.items()}
+        stamp = (
+            "# SPDX-License-Identifier: Apache-2.0\n"
+            "# Written by `kunlunfork apply`: the fork that this tree carries.\n"
+            f'PIN = "{self.pin.version}"\nSERIES = "{self.series_hash}"\nOVERLAY = "{self.overlay_hash}"\n'
+        ).encode()
+        files[STAMP_PATH] = (Entry(REGULAR, paths.blob_id(stamp)), stamp)
+        return files
+
+    @property
+    def touched(self) -> frozenset[bytes]:
+        return self.patched | frozenset(self.added)
+
+
+def load(content: Content, version: str) -> Fork:
+    """The fork of a release (raises `ForkError` where the pin, a patch or an overlay file is not valid)."""
+    pin = content.pin(version)
+    fork = Fork(pin, series.load_series(content.patches / pin.version), overlay.resolve(content.overlay, pin.version))
+    both = sorted(fork.patched & frozenset(fork.added))
+    if both:
+        raise ForkError(
+            f"patches/{pin.version} edits files that the overlay ships",
+            details=[paths.show(p) for p in both],
+            fix="move the edit into the overlay file; kunlunfork lint shows the patch",
+        )
+    return fork
+
+
+def check_base(fork: Fork, base: Files, *, where: str) -> None:
+    """Refuse a tree on which the fork would not land byte for byte.
+
+    Args:
+        base: what lies at each of `fork.touched` before the fork.
+        where: the tree's name, for the message.
+
+    Raises:
+        ForkError: (exit 3) a patched file has another blob than its patch was made from, or an overlay path is taken.
+    """
+    wrong: list[str] = []
+    seen: set[bytes] = set()
+    for patch in fork.patches:
+        for file in patch.files:
+            if file.old_path is not None and file.old_path not in seen:
+                have = base.get(file.old_path)
+                if have is None or (file.old_blob is not None and have[0].blob != file.old_blob):
+                    found = "missing" if have is None else f"blob {have[0].blob[:12]}"
+                    expected = f"blob {file.old_blob[:12]}" if file.old_blob else "a file"
+                    wrong.append(f"{paths.show(file.old_path)}: found {found}, {patch.name} expects {expected}")
+            elif file.old_path is None and file.new_path not in seen and base.get(file.new_path or b"") is not None:
+                wrong.append(f"{paths.show(file.new_path or b'')}: {patch.name} adds it, but it is already there")
+            seen.update(p for p in (file.old_path, file.new_path) if p)
+    taken = [
+        f"{paths.show(p)}: the overlay ships it, but it is already there" for p in fork.added if base.get(p) is not None
+    ]
+    if wrong or taken:
+        raise ForkError(
+            f"{where} is not vLLM {fork.pin.version} as it was released: someone else changed files that the fork edits",
+            found=f"{len(wrong) + len(taken)} files differ",
+            expected=f"the files of {fork.pin.tag} ({fork.pin.commit[:9]})",
+            details=[*wrong, *taken],
+            fix="use an untouched tree, or take a fresh one: kunlunfork apply --vllm " + fork.pin.version,
+            exit_code=CONFLICT,
+        )
+
+
+def build(fork: Fork, base: Files, store: Store) -> Files:
+    """What lies at each of `fork.touched` after the series and the overlay.
+
+    Each patch is applied by git to an index that holds exactly the pre-images, then every result is compared with the
+    blob id that the patch names: nothing is ever placed by its context alone.
+
+    Raises:
+        ForkError: a patch does not give what it says.
+    """
+    current: dict[bytes, Entry] = {p: have[0] for p in sorted(fork.patched) if (have := base.get(p)) is not None}
+    store.put(have[1] for p in current if (have := base[p]) is not None)
+    with tempfile.TemporaryDirectory(prefix="kunlunfork-") as scratch:
+        env = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
+        lines = b"".join(b"%o %s\t%s\0" % (e.mode, e.blob.encode(), p) for p, e in current.items())
+        store.git("update-index", "-z", "--add", "--index-info", stdin=lines, env=env)
+        for patch in fork.patches:
+            for file in patch.files:
+                _check_before(patch, file, current)
+            current = _apply(patch, store, env)
+            for file in _last_of_each(patch.files):
+                _check_after(patch, file, current)
+    result: Files = dict.fromkeys(fork.touched)
+    result.update(store.read(current))
+    result.update(fork.added)
+    return result
+
+
+def _apply(patch: Patch, store: Store, env: Mapping[str, str]) -> dict[bytes, Entry]:
+    try:
+        store.git("apply", "--cached", "--unidiff-zero", "--whitespace=nowarn", "-p1", stdin=patch.diff, env=env)
+    except GitFailed as e:
+        raise ForkError(
+            f"{patch.name} does not apply to the files that it names", found=e.found, fix="kunlunfork lint"
+        ) from e
+    current = {}
+    for line in store.git("ls-files", "--stage", "-z", env=env).split(b"\0")[:-1]:
+        meta, _, path = line.partition(b"\t")
+        mode, blob, _stage = meta.split()
+        current[path] = Entry(int(mode, 8), blob.decode())
+    return current
+
+
+def _last_of_each(files: Iterable[FilePatch]) -> Iterable[FilePatch]:
+    return {file.new_path or file.old_path: file for file in files}.values()
+
+
+def _check_before(patch: Patch, file: FilePatch, current: Mapping[bytes, Entry]) -> None:
+    have = current.get(file.old_path) if file.old_path is not None else None
+    if file.old_blob is None or sum(f.old_path == file.old_path for f in patch.files) > 1:
+        return
+    if have is None or have.blob != file.old_blob:
+        raise ForkError(
+            f"{patch.name} was made from another {paths.show(file.old_path or b'')} than the patches before it leave",
+            found=f"blob {have.blob}" if have else "no file",
+            expected=f"blob {file.old_blob}",
+            fix="kunlunfork lint; then export the series again from a git tree",
+        )
+
+
+def _check_after(patch: Patch, file: FilePatch, current: Mapping[bytes, Entry]) -> None:
+    if file.new_path is None or file.new_blob is None:
+        return
+    have = current.get(file.new_path)
+    if have is None or have.blob != file.new_blob:
+        raise ForkError(
+            f"{patch.name} gives another {paths.show(file.new_path)} than it says",
+            found=f"blob {have.blob}" if have else "no file",
+            expected=f"blob {file.new_blob}",
+            fix="kunlunfork lint; then export the series again from a git tree",
+        )

@@ -1,0 +1,131 @@
+"""Git plumbing under our own conditions: no user configuration, no hooks, no inherited GIT_*, bytes in and out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kunlunfork.errors import ForkError
+
+# merge-tree --write-tree, which rebase needs, came with 2.38.
+MINIMUM = (2, 38)
+
+# What git needs from outside: to be found, to reach the network, to ask an agent. Nothing else is inherited.
+_KEPT = (
+    "PATH", "HOME", "TMPDIR", "USER", "LOGNAME",
+    "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO",
+    "http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+)  # fmt: skip
+
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.excludesFile=/dev/null",
+    "core.autocrlf=false",
+    "core.eol=lf",
+    "core.symlinks=true",
+    "core.fileMode=true",
+    "core.quotePath=false",
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    "core.precomposeUnicode=false",
+    "apply.whitespace=nowarn",
+    "diff.renames=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "advice.detachedHead=false",
+    "init.defaultBranch=main",
+)
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment that every git of ours runs in."""
+    env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    env.update(
+        GIT_CONFIG_NOSYSTEM="1",
+        GIT_CONFIG_GLOBAL=os.devnull,
+        GIT_ATTR_NOSYSTEM="1",
+        GIT_TERMINAL_PROMPT="0",
+        GIT_OPTIONAL_LOCKS="0",
+        GIT_AUTHOR_NAME="kunlunfork",
+        GIT_AUTHOR_EMAIL="kunlunfork@invalid",
+        GIT_COMMITTER_NAME="kunlunfork",
+        GIT_COMMITTER_EMAIL="kunlunfork@invalid",
+        LC_ALL="C",
+    )
+    env.update(extra or {})
+    return env
+
+
+def command(args: Sequence[str | bytes | Path], git_dir: Path | None = None) -> list[str | bytes | Path]:
+    """The argument vector of `git ARGS` with our settings pinned."""
+    settings: list[str | bytes | Path] = [part for setting in _SETTINGS for part in ("-c", setting)]
+    where: list[str | bytes | Path] = [] if git_dir is None else [f"--git-dir={git_dir}"]
+    return ["git", *settings, *where, *args]
+
+
+def missing() -> ForkError:
+    return ForkError(
+        "git is not installed",
+        expected=f"git {MINIMUM[0]}.{MINIMUM[1]} or newer on PATH",
+        fix="apt-get install git",
+    )
+
+
+class GitFailed(ForkError):
+    """A git command of ours that ended with an error; `returncode` and `stderr` are kept for the caller."""
+
+    def __init__(self, args: Sequence[object], returncode: int, stderr: bytes) -> None:
+        self.returncode = returncode
+        self.stderr = stderr
+        text = stderr.decode(errors="replace").strip()
+        verb = next((str(a) for a in args if not str(a).startswith("-")), "git")
+        super().__init__(f"git {verb} failed", found=text or f"exit status {returncode}")
+
+
+def run(
+    args: Sequence[str | bytes | Path],
+    *,
+    git_dir: Path | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+) -> bytes:
+    """Run `git ARGS` to its end and return what it wrote to stdout.
+
+    Raises:
+        GitFailed: git ended with a status other than 0.
+        ForkError: git is not there.
+    """
+    try:
+        done = subprocess.run(
+            command(args, git_dir),
+            input=stdin,
+            capture_output=True,
+            cwd=cwd,
+            env=environment(env),
+            check=False,
+        )
+    except FileNotFoundError as e:
+        if cwd is not None and not cwd.is_dir():
+            raise ForkError(f"{cwd} is not a folder") from e
+        raise missing() from e
+    if done.returncode:
+        raise GitFailed(args, done.returncode, done.stderr)
+    return done.stdout
+
+
+def check_version() -> None:
+    """Refuse a git that is too old (raises `ForkError`)."""
+    text = run(["version"]).decode(errors="replace").strip()
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None or (int(found[1]), int(found[2])) < MINIMUM:
+        raise ForkError(
+            "git is too old",
+            found=text,
+            expected=f"git {MINIMUM[0]}.{MINIMUM[1]} or newer",
+            fix="apt-get install git",
+        )

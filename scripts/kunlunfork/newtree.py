@@ -1,0 +1,206 @@
+"""A new fork tree in a folder of its own, made from a release in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from kunlunfork import fork as forks
+from kunlunfork import journal as journals
+from kunlunfork import lock as locks
+from kunlunfork import paths, transaction
+from kunlunfork.apply import Outcome, apply_held, make_lock
+from kunlunfork.content import Content
+from kunlunfork.errors import ForkError
+from kunlunfork.fork import Files, Fork
+from kunlunfork.journal import PLAIN_STATE, PRE, write_file
+from kunlunfork.paths import SYMLINK, Entry
+from kunlunfork.progress import Progress
+from kunlunfork.sources.archive import Member
+from kunlunfork.sources.tree import TreeInfo
+from kunlunfork.store import Base, Store
+from kunlunfork.target import of_tree
+
+_KINDS = {"sdist": "sdist", "wheel": "wheel", "git": "checkout"}
+
+
+def is_free(folder: Path) -> bool:
+    """Whether a tree may be made here: nothing, or an empty folder.
+
+    Raises:
+        ForkError: a file or a dangling link is there, or the folder cannot be read.
+    """
+    try:
+        if not folder.exists() and not folder.is_symlink():
+            return True
+        return not any(folder.iterdir())
+    except OSError as e:
+        raise ForkError(
+            f"{folder} cannot be a fork tree", found=e.strerror or str(e), expected="a folder, or nothing"
+        ) from e
+
+
+def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool, progress: Progress) -> Outcome:
+    """Make the tree beside its place and move it there by one rename: it is whole or it is not there.
+
+    Raises:
+        ForkError: the release is not as the patches expect (exit 3), the folder is taken, no space, no permission.
+    """
+    entries = store.entries(base.tree)
+    before: Files = dict.fromkeys(fork.touched)
+    before.update(store.read({p: e for p, e in entries.items() if p in fork.touched}))
+    forks.check_base(fork, before, where=f"the {base.kind} of vLLM {base.version}")
+    post = forks.build(fork, before, store)
+    info = TreeInfo(folder, "plain", None, None, base.version, None, _KINDS[base.kind])  # type: ignore[arg-type]
+    perms = {p: journals.fresh_perm(e[0].mode) for p, e in before.items() if e is not None}
+    lock = make_lock(fork, info, before, post, perms, _added_folders(entries, post))
+    written = tuple(p for p, h in lock.files.items() if h.post != h.pre and h.post is not None)
+    removed = tuple(p for p, h in lock.files.items() if h.post is None)
+    outcome = Outcome(
+        "applied", folder, fork.pin.version, tuple(p.name for p in fork.patches), written, removed,
+        fork.series_hash, fork.overlay_hash, None, dry_run,
+    )  # fmt: skip
+    if dry_run:
+        return outcome
+    with _staging(folder) as staging:
+        rest = {p: e for p, e in entries.items() if p not in fork.touched}
+        blobs = store.blobs([e.blob for e in rest.values()])
+        _fill(
+            staging,
+            ((p, e.mode, d) for (p, e), d in zip(rest.items(), blobs, strict=True)),
+            len(rest),
+            progress,
+        )
+        _lay(staging, post)
+        _state(staging / PLAIN_STATE, lock, before)
+        _verify(staging, lock)
+    return outcome
+
+
+def create_from_files(
+    content: Content,
+    files: Iterable[Member],
+    store: Store,
+    folder: Path,
+    *,
+    wanted: str,
+    dry_run: bool,
+    progress: Progress,
+) -> Outcome:
+    """`create` from a wheel's or a folder's files, which are unpacked beside `folder` and then patched there."""
+    with _staging(folder, keep=not dry_run) as staging:
+        _fill(staging, iter(files), None, progress)
+        outcome = apply_held(content, of_tree(staging), store, wanted=wanted, dry_run=dry_run)
+    return replace(outcome, root=folder)
+
+
+@contextlib.contextmanager
+def _staging(folder: Path, *, keep: bool = True) -> Iterator[Path]:
+    """A folder beside `folder` that becomes it at the end; a killed process leaves one that `_sweep` removes."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        staging = folder.parent / f"{_prefix(folder)}{secrets.token_hex(4)}"
+        staging.mkdir()
+        fd = os.open(staging, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield staging
+            if keep:
+                transaction.checkpoint("rename tree")
+                staging.rename(folder)
+        finally:
+            os.close(fd)
+            if staging.exists():
+                shutil.rmtree(staging, ignore_errors=True)
+    except OSError as e:
+        taken = e.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        raise ForkError(
+            f"{folder} cannot be made; nothing was left behind",
+            found="another process made it meanwhile" if taken else e.strerror or str(e),
+            expected="a place that this user may write, with space for the tree",
+            fix="run the command again" if taken else "name another folder, or make space",
+        ) from e
+
+
+def _added_folders(entries: dict[bytes, Entry], post: Files) -> tuple[bytes, ...]:
+    def parents(path: bytes) -> Iterator[bytes]:
+        parts = path.split(b"/")[:-1]
+        return (b"/".join(parts[:i]) for i in range(1, len(parts) + 1))
+
+    had = {f for path in entries for f in parents(path)}
+    return tuple(sorted({f for path, value in post.items() if value for f in parents(path)} - had))
+
+
+def _prefix(folder: Path) -> str:
+    return f".{folder.name}.kunlunfork-"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left while they made this tree; a live one holds a lock on its own."""
+    for old in folder.parent.glob(f"{_prefix(folder)}*"):
+        if old.is_symlink() or not old.is_dir():
+            continue
+        with contextlib.suppress(ForkError), transaction.exclusive(old):
+            shutil.rmtree(old)
+
+
+def _fill(root: Path, files: Iterator[Member], total: int | None, progress: Progress) -> None:
+    made: set[bytes] = set()
+    top = os.fsencode(root)
+    perms = {mode: journals.fresh_perm(mode) for mode in paths.MODES}
+    with progress.task("writing files", total) as done:
+        for count, (path, mode, data) in enumerate(files):
+            parent = path.rpartition(b"/")[0]
+            if parent not in made:
+                os.makedirs(top + b"/" + parent, exist_ok=True)  # noqa: PTH103  (bytes, and 6,000 of them)
+                made.add(parent)
+            if mode == SYMLINK:
+                paths.check_symlink(path, data, where="the upstream tree")
+                os.symlink(data, top + b"/" + path)  # noqa: PTH211  (bytes)
+            else:
+                # Like write_file, without a chmod: nobody else can reach the file yet, so the umask may give its bits.
+                fd = os.open(top + b"/" + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, perms[mode])
+                try:
+                    if os.write(fd, data) != len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                finally:
+                    os.close(fd)
+            if count % 256 == 0:
+                transaction.checkpoint("fill")
+                done(count)
+
+
+def _lay(root: Path, post: Files) -> None:
+    for path, value in post.items():
+        if value is not None:
+            entry, data = value
+            full = paths.on_disk(root, path)
+            full.parent.mkdir(parents=True, exist_ok=True)
+            write_file(full, data, entry.mode, journals.fresh_perm(entry.mode))
+
+
+def _state(state: Path, lock: locks.Lock, before: Files) -> None:
+    (state / PRE).mkdir(parents=True)
+    journals.hide(state)
+    keep = lock.pre_blobs()
+    perm = journals.fresh_perm(paths.REGULAR)
+    for blob, data in transaction.collect_data(before).items():
+        if blob in keep:
+            write_file(state / PRE / blob, data, paths.REGULAR, perm)
+    write_file(state / locks.NAME, locks.dump(lock), paths.REGULAR, perm)
+
+
+def _verify(root: Path, lock: locks.Lock) -> None:
+    """Read the fork's files back. The others were compared with their blob ids on the way from the store."""
+    for path, held in lock.files.items():
+        have = paths.read_entry(root, path)
+        if (have[0] if have else None) != held.post:
+            raise OSError(f"{paths.show(path)} did not keep the bytes that were written")

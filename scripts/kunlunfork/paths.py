@@ -1,0 +1,130 @@
+"""Paths inside a tree: bytes, relative, '/' between components, as git has them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from hashlib import sha1
+from pathlib import Path
+
+from kunlunfork.errors import ForkError
+
+REGULAR = 0o100644
+EXECUTABLE = 0o100755
+SYMLINK = 0o120000
+MODES = (REGULAR, EXECUTABLE, SYMLINK)
+
+# Names that would reach a repository's innards, or our own state, whatever the case of the file system.
+_FORBIDDEN = (b".git", b".kunlunfork")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a tree: its git mode and the id of its blob (40 hex digits)."""
+
+    mode: int
+    blob: str
+
+
+def blob_id(data: bytes) -> str:
+    """Git's object id of a blob with these bytes."""
+    digest = sha1(b"blob %d\0" % len(data), usedforsecurity=False)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def show(path: bytes) -> str:
+    """A path for people: printable, never raising, control characters escaped."""
+    text = os.fsdecode(path)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def check(path: bytes, *, where: str) -> bytes:
+    """Return `path` if it stays inside its tree.
+
+    Raises:
+        ForkError: absolute, empty, with `.`/`..`/empty components, a NUL, or into `.git` or `.kunlunfork`.
+    """
+    parts = path.split(b"/")
+    bad = (
+        not path
+        or b"\0" in path
+        or any(part in (b"", b".", b"..") for part in parts)
+        or any(part.lower() in _FORBIDDEN for part in parts)
+    )
+    if bad:
+        raise ForkError(
+            f"{where} names a path that leaves its tree or reaches into its records",
+            found=show(path) or "(an empty path)",
+            expected="a relative path inside the tree",
+            fix="do not use this file; get it again from where it is made",
+        )
+    return path
+
+
+def check_symlink(path: bytes, target: bytes, *, where: str) -> None:
+    """Refuse a symbolic link that is absolute or climbs out of its tree (raises `ForkError`)."""
+    depth = path.count(b"/")
+    for part in target.split(b"/"):
+        if part == b"..":
+            depth -= 1
+        elif part not in (b"", b"."):
+            depth += 1
+        if depth < 0:
+            break
+    if not target or target.startswith(b"/") or depth < 0 or b"\0" in target:
+        raise ForkError(
+            f"{where} has a symbolic link that leaves its tree",
+            found=f"{show(path)} -> {show(target)}",
+            expected="a relative link to a file of the same tree",
+            fix="do not use this file; get it again from where it is made",
+        )
+
+
+def to_text(path: bytes) -> str:
+    """A path as JSON holds it, whatever the locale: UTF-8, other bytes as lone surrogates."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def from_text(text: str) -> bytes:
+    """The inverse of `to_text` (raises `UnicodeEncodeError`, a `ValueError`, for text that no path gives)."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def on_disk(root: Path, path: bytes) -> Path:
+    return root / os.fsdecode(path)
+
+
+def from_disk(path: Path) -> bytes:
+    """The tree path of a relative `Path`."""
+    return os.fsencode(path.as_posix())
+
+
+def read_entry(root: Path, path: bytes) -> tuple[Entry, bytes] | None:
+    """What lies at `path` below `root`, without following a link.
+
+    Returns:
+        (entry, bytes), or None where nothing is there.
+
+    Raises:
+        ForkError: something that is neither a regular file nor a symbolic link, or that cannot be read.
+    """
+    full = on_disk(root, path)
+    try:
+        st = full.lstat()
+        if stat.S_ISREG(st.st_mode):
+            data = full.read_bytes()
+            return Entry(EXECUTABLE if st.st_mode & 0o100 else REGULAR, blob_id(data)), data
+        if stat.S_ISLNK(st.st_mode):
+            data = os.fsencode(full.readlink())
+            return Entry(SYMLINK, blob_id(data)), data
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise ForkError(f"{full} cannot be read", found=e.strerror or str(e)) from e
+    raise ForkError(
+        f"{full} is in the way",
+        found="a folder" if stat.S_ISDIR(st.st_mode) else "a device, socket or pipe",
+        expected="a regular file, a symbolic link, or nothing",
+    )

@@ -1,0 +1,88 @@
+"""The upstream releases that the fork supports: `patches/<version>/pin.toml`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from kunlunfork.errors import ForkError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HEX40 = re.compile(r"[0-9a-f]{9,40}")
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One upstream release.
+
+    `commit` has 40 hex digits, or at least 9 where no more is known. `sdist_size` is in bytes.
+    """
+
+    version: str
+    tag: str
+    commit: str
+    sdist_name: str
+    sdist_sha256: str
+    sdist_size: int
+    uploaded: str
+    torch: str
+    requires_python: str
+    vllm_cpu_wheel: bool
+
+
+def load(path: Path) -> Pin:
+    """Read a `pin.toml`.
+
+    Raises:
+        ForkError: it is missing, does not parse, lacks a field, or disagrees with the folder it lies in.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as e:
+        raise ForkError(f"{path} is missing", fix="restore it from git") from e
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise ForkError(f"{path} cannot be read", found=str(e), expected="a TOML file") from e
+    sdist = raw.get("sdist")
+    fields = {**raw, **{f"sdist_{k}": v for k, v in (sdist if isinstance(sdist, dict) else {}).items()}}
+    fields.pop("sdist", None)
+    wanted = {
+        name: ("int" if t == "int" else "bool" if t == "bool" else "str") for name, t in Pin.__annotations__.items()
+    }
+    problems = [f"{name}: missing" for name in wanted if name not in fields]
+    problems += [f"{name}: unknown field" for name in fields if name not in wanted]
+    problems += [
+        f"{name}: {type(fields[name]).__name__}, expected {kind}"
+        for name, kind in wanted.items()
+        if name in fields and type(fields[name]).__name__ != kind
+    ]
+    if not problems:
+        if fields["version"] != path.parent.name:
+            problems.append(f"version: {fields['version']}, but the folder is {path.parent.name}")
+        if not _HEX40.fullmatch(fields["commit"]):
+            problems.append("commit: not 9 to 40 hex digits")
+        if not _HEX64.fullmatch(fields["sdist_sha256"]):
+            problems.append("sdist.sha256: not 64 hex digits")
+    if problems:
+        raise ForkError(f"{path} is not a valid pin", details=problems, fix="compare it with another pin.toml")
+    return Pin(**fields)
+
+
+def parse_version(text: str, *, what: str = "version") -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion as e:
+        raise ForkError(f"{text!r} is not a {what}", expected="a version such as 0.25.1") from e
+
+
+def public(text: str) -> str:
+    """A version without its local label: `0.25.1+cpu` -> `0.25.1`."""
+    return parse_version(text).public

@@ -1,0 +1,63 @@
+"""Which tree a command is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kunlunfork import journal as journals
+from kunlunfork import lock as locks
+from kunlunfork.errors import ForkError
+from kunlunfork.journal import PLAIN_STATE
+from kunlunfork.sources import tree as trees
+from kunlunfork.sources.site_packages import find_installed
+from kunlunfork.sources.tree import TreeInfo
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tree and its state folder (which need not exist)."""
+
+    root: Path
+    state: Path
+    info: TreeInfo
+
+
+def _states(folder: Path) -> list[Path]:
+    return [folder / PLAIN_STATE, *sorted(folder.glob("*.dist-info/kunlunfork"))]
+
+
+def is_fork(folder: Path) -> bool:
+    return any((s / n).is_file() for s in _states(folder) for n in (locks.NAME, journals.NAME))
+
+
+def of_tree(folder: Path) -> Target:
+    """The tree in exactly this folder (raises `ForkError` where it is no vLLM tree)."""
+    info = trees.read_tree(folder)
+    return Target(info.root, trees.state_dir(info), info)
+
+
+def installed(python: Path | None) -> Target:
+    """The vLLM of an interpreter; None is the one that runs."""
+    info = find_installed(python)
+    return Target(info.root, trees.state_dir(info), info)
+
+
+def find(tree: Path | None) -> Target:
+    """The tree that is named, else the nearest fork tree from the current folder upwards.
+
+    Raises:
+        ForkError: there is none.
+    """
+    if tree is not None:
+        return of_tree(tree)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if is_fork(folder):
+            return of_tree(folder)
+    raise ForkError(
+        f"{here} is not in a fork tree",
+        found="no lock in this folder or above it",
+        expected="a tree that kunlunfork apply made",
+        fix="name it: kunlunfork status TREE, or --site-packages",
+    )
