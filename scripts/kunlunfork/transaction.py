@@ -6,7 +6,7 @@ The order of the steps is what makes a kill at any moment harmless:
 2. one sync, then `journal.json` appears by a rename: from here the change can be finished or undone from disk alone.
 3. each staged file is renamed over its target. A file is never written in place: it may be a hard link into the cache
    of uv or conda.
-4. the lock appears by a rename (or goes, for a revert); what is left over is deleted, the journal last.
+4. the lock appears by a rename (or goes, for a revert), the journal goes, then what is left over.
 """
 
 from __future__ import annotations
@@ -139,11 +139,13 @@ def execute(root: Path, state: Path, journal: Journal) -> None:
         checkpoint("journal")
         _replace(state / journals.NAME, journals.dump(journal))
     except (OSError, ForkError, KeyboardInterrupt) as e:
-        if state.is_dir():
-            _drop_leftovers(state, journal.old_lock)
-            if fresh_state:
-                (state / journals.IGNORE).unlink(missing_ok=True)
-                state.rmdir()
+        # Best effort: what stays is told by status as left over and removed by the next command.
+        with contextlib.suppress(OSError):
+            if state.is_dir():
+                _drop_leftovers(state, journal.old_lock)
+                if fresh_state:
+                    (state / journals.IGNORE).unlink(missing_ok=True)
+                    state.rmdir()
         if isinstance(e, OSError):
             raise _os_error(root, e, "nothing was changed") from e
         raise
@@ -244,16 +246,20 @@ def _remove_folders(root: Path, folders: tuple[bytes, ...]) -> None:
             full.rmdir()
 
 
-def finish(root: Path, state: Path, journal: Journal) -> None:
-    """Bring a change to its end; safe to run again from any point after the journal was written."""
-    for folder in journal.made:
+def _make_folders(root: Path, folders: tuple[bytes, ...]) -> None:
+    for folder in folders:
         full = paths.on_disk(root, folder)
         if not full.is_dir():
             checkpoint("folder")
-            full.mkdir(exist_ok=True)
+            full.mkdir()
             if os.geteuid() == 0:
                 owner = full.parent.stat()
                 os.chown(full, owner.st_uid, owner.st_gid)
+
+
+def finish(root: Path, state: Path, journal: Journal) -> None:
+    """Bring a change to its end; safe to run again from any point after the journal was written."""
+    _make_folders(root, journal.made)
     for change in journal.changes:
         check_parents(root, change.path)
         _put(root, state, change.path, change.after, change.after_perm)
@@ -272,12 +278,14 @@ def finish(root: Path, state: Path, journal: Journal) -> None:
 
 def undo(root: Path, state: Path, journal: Journal) -> None:
     """Put a tree back as it was before the change; safe to run again."""
+    had = journal.old_lock.folders if journal.old_lock is not None else ()
+    _make_folders(root, had)
     for change in reversed(journal.changes):
         check_parents(root, change.path)
         _put(root, state, change.path, change.before, change.before_perm)
     _drop_bytecode(root, journal.changes)
     checkpoint("undo folders")
-    _remove_folders(root, journal.made)
+    _remove_folders(root, tuple(set(journal.made) - set(had)))
     if journal.old_lock is not None:
         checkpoint("undo lock")
         _replace(state / locks.NAME, locks.dump(journal.old_lock))
@@ -315,10 +323,11 @@ def _drop_leftovers(state: Path, lock: locks.Lock | None) -> None:
 
 
 def _clean(state: Path, lock: locks.Lock | None) -> None:
-    checkpoint("clean")
-    _drop_leftovers(state, lock)
+    # The journal goes first: once a pre-image that only the other direction needs is gone, there is no way back.
     checkpoint("end")
     (state / journals.NAME).unlink(missing_ok=True)
+    checkpoint("clean")
+    _drop_leftovers(state, lock)
     if lock is None:
         checkpoint("remove state")
         (state / journals.IGNORE).unlink(missing_ok=True)

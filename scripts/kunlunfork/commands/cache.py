@@ -1,0 +1,105 @@
+"""kunlunfork cache"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kunlunfork.commands._options import FOLDER, dry_run_option, index_option, offline_option, repo_option, verb
+from kunlunfork.console import Console, table
+
+
+@click.group("cache")
+def command() -> None:
+    """Look after downloads and the store of releases ($KUNLUNFORK_CACHE, else the user's cache folder)."""
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+@command.command("ls")
+@verb
+def ls(console: Console) -> None:
+    """List the releases in the store and the downloads."""
+    from kunlunfork import cache, cachework
+
+    found = cachework.listing(cache.default())
+    body = [(b.kind, b.version, b.origin[:12], f"{b.files} files", _mb(b.size)) for b in found.bases]
+    body += [("download", d.path.name, "", "", _mb(d.size)) for d in found.downloads]
+
+    def show() -> None:
+        print(f"{found.root}: store {_mb(found.store_size)} on disk")
+        if body:
+            table(("kind", "what", "origin", "files", "size"), body)
+
+    console.result(
+        {
+            "root": str(found.root),
+            "store_bytes": found.store_size,
+            "bases": [
+                {"kind": b.kind, "version": b.version, "origin": b.origin, "files": b.files, "bytes": b.size}
+                for b in found.bases
+            ],
+            "downloads": [{"name": d.path.name, "bytes": d.size} for d in found.downloads],
+        },
+        show,
+    )
+
+
+@command.command("prune")
+@click.option("--all", "everything", is_flag=True, help="The whole cache, not only what no pin needs.")
+@repo_option
+@dry_run_option
+@verb
+def prune(everything: bool, repo: Path | None, dry_run: bool, console: Console) -> None:
+    """Delete what no pin needs: other releases, downloads that the store has, broken downloads."""
+    from kunlunfork import cache, cachework, content
+
+    names, freed = cachework.prune(content.find(repo), cache.default(), everything=everything, dry_run=dry_run)
+
+    def show() -> None:
+        for name in names:
+            print(f"  {name}")
+        print(f"{len(names)} removed, {_mb(freed)} freed" if not dry_run else f"{len(names)} would be removed")
+
+    console.result({"removed": names, "freed_bytes": freed, "dry_run": dry_run}, show)
+
+
+@command.command("export")
+@click.argument("file", type=FOLDER)
+@click.option("--vllm", "versions", multiple=True, metavar="VERSION", help="Only this release (repeatable).")
+@repo_option
+@index_option
+@offline_option
+@verb
+def export(
+    file: Path, versions: tuple[str, ...], repo: Path | None, index_url: str | None, offline: bool, console: Console
+) -> None:
+    """Write the releases into FILE, for `kunlunfork cache import FILE` on a machine without an index."""
+    from kunlunfork import cache, cachework, content
+    from kunlunfork.sources.base import Settings
+
+    pins = cachework.export(
+        content.find(repo), versions, file, Settings(cache.default(), index_url, offline, console)
+    )
+    console.result(
+        {"file": str(file), "versions": [p.version for p in pins]},
+        lambda: print(f"{file}: {', '.join(p.version for p in pins)}, {_mb(file.stat().st_size)}"),
+    )
+
+
+@command.command("import")
+@click.argument("file", type=FOLDER)
+@repo_option
+@verb
+def import_(file: Path, repo: Path | None, console: Console) -> None:
+    """Take the releases of FILE into the cache; each must have the hash of its pin."""
+    from kunlunfork import cache, cachework, content
+
+    bases = cachework.load(content.find(repo), file, cache.default(), console)
+    console.result(
+        {"versions": [b.version for b in bases]},
+        lambda: print(f"{', '.join(b.version for b in bases)} can be applied offline now"),
+    )

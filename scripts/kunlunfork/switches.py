@@ -1,0 +1,69 @@
+"""The KUNLUN_* switches as the overlay's own module defines and reads them: one definition, two users."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+
+from kunlunfork import overlay
+from kunlunfork.content import Content
+from kunlunfork.errors import ForkError
+
+MODULE = b"vllm/v1/worker/gpu/kunlun/switches.py"
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One variable; `value` is what this environment makes of it."""
+
+    name: str
+    value: str
+    default: str
+    values: str
+    needs: str | None
+    sites: str
+    off: str
+
+
+def _module(content: Content, version: str) -> ModuleType:
+    files = overlay.resolve(content.overlay, version).files
+    if MODULE not in files:
+        raise ForkError(f"the fork of vLLM {version} has no switches", expected=os.fsdecode(MODULE))
+    spec = importlib.util.spec_from_file_location("kunlunfork._switches", files[MODULE].source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def read(content: Content, version: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Switch, ...]:
+    """The switches of a pin (the newest, where none is named) in this environment.
+
+    Raises:
+        ForkError: a value or a name that the fork refuses at start-up, too.
+    """
+    known = content.versions()
+    pin = content.pin(version) if version is not None else content.pin(known[-1] if known else "0")
+    module = _module(content, pin.version)
+    try:
+        values = module.read(environ)
+    except module.SwitchError as e:
+        raise ForkError(
+            "this environment holds KUNLUN_* variables that the fork refuses",
+            details=e.problems,
+            fix="correct or unset them; kunlunfork switches lists them all",
+        ) from e
+    return tuple(
+        Switch(row.name, _shown(getattr(values, row.field)), row.default, row.values, row.needs, row.sites, row.off)
+        for row in module.table()
+    )
+
+
+def _shown(value: object) -> str:
+    return {True: "1", False: "0"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,132 @@
+"""Real upstream files for every test: the sdist of 0.25.1, downloaded once into the user's cache folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kunlunfork import cache, paths
+from kunlunfork.cache import Cache
+from kunlunfork.content import Content
+from kunlunfork.fork import Fork, load
+from kunlunfork.progress import Silent
+from kunlunfork.sources.base import Settings, release
+from kunlunfork.store import Base, Store
+
+REPO = Path(__file__).resolve().parents[1]
+VERSION = "0.25.1"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("GIT_", "KUNLUN_", "KUNLUNFORK_")) and name not in ("GIT_SSL_CAINFO", "KUNLUNFORK_CACHE"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def content() -> Content:
+    return Content(REPO, clone=True)
+
+
+@pytest.fixture(scope="session")
+def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cache]:
+    """A cache of this session whose downloads are the user's."""
+    downloads = cache.default().downloads
+    downloads.mkdir(parents=True, exist_ok=True)
+    root = tmp_path_factory.mktemp("cache")
+    (root / "downloads").symlink_to(downloads)
+    before = os.environ.get(cache.ENV)
+    os.environ[cache.ENV] = str(root)
+    yield Cache(root)
+    if before is None:
+        del os.environ[cache.ENV]
+    else:
+        os.environ[cache.ENV] = before
+
+
+@pytest.fixture(scope="session")
+def store(user_cache: Cache) -> Store:
+    return Store(user_cache.store)
+
+
+@pytest.fixture(scope="session")
+def base(store: Store, content: Content, user_cache: Cache) -> Base:
+    """The release in the store."""
+    return release(content.pin(VERSION), store, Settings(user_cache, None, False, Silent()))
+
+
+@pytest.fixture(scope="session")
+def sdist(base: Base, content: Content, user_cache: Cache) -> Path:
+    return user_cache.downloads / content.pin(VERSION).sdist_name
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Upstream's files, by path."""
+
+    files: dict[bytes, tuple[paths.Entry, bytes]]
+
+    def write(self, root: Path) -> Path:
+        for path, (entry, data) in self.files.items():
+            full = paths.on_disk(root, path)
+            full.parent.mkdir(parents=True, exist_ok=True)
+            full.write_bytes(data)
+            full.chmod(0o755 if entry.mode == paths.EXECUTABLE else 0o644)
+        return root
+
+
+# What makes a folder a tree of vLLM, some neighbours of what the fork touches, and an executable file.
+_ALSO = (b"vllm/__init__.py", b"vllm/_version.py", b"vllm/version.py", b"vllm/v1/worker/gpu/README.md",
+         b"vllm/v1/worker/gpu/states.py", b"PKG-INFO", b"setup.py")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def upstream(store: Store, base: Base, content: Content) -> Upstream:
+    """The real files that matter: a tree of them is made in milliseconds, the whole release in a second."""
+    fork = load(content, VERSION)
+    wanted = {*fork.patched, *_ALSO}
+    entries = {p: e for p, e in store.entries(base.tree).items() if p in wanted}
+    return Upstream(store.read(entries))
+
+
+@pytest.fixture
+def tree(tmp_path: Path, upstream: Upstream) -> Path:
+    """A small upstream tree."""
+    return upstream.write(tmp_path / "tree")
+
+
+def digest(root: Path) -> dict[str, tuple[int, str]]:
+    """Everything below a folder: mode and blob of each file, and the folders; bytecode left out."""
+    found = {}
+    for full in sorted(root.rglob("*")):
+        name = full.relative_to(root).as_posix()
+        if "__pycache__" in name:
+            continue
+        if full.is_symlink():
+            found[name] = (0, os.fspath(full.readlink()))
+        elif full.is_dir():
+            found[name] = (0, "folder")
+        else:
+            found[name] = (full.stat().st_mode & 0o7777, paths.blob_id(full.read_bytes()))
+    return found
+
+
+@pytest.fixture
+def small_content(tmp_path: Path) -> Content:
+    """The real series with a small overlay, in a folder that a test may change."""
+    root = tmp_path / "content"
+    shutil.copytree(REPO / "patches", root / "patches")
+    folder = root / "overlay" / VERSION / "vllm" / "v1" / "worker" / "gpu"
+    (folder / "kunlun").mkdir(parents=True)
+    (folder / "kunlun" / "__init__.py").write_bytes(b"# overlay\n")
+    (folder / "model_runner_v2.py").write_bytes(b"# runner\n")
+    return Content(root, clone=True)
+
+
+Forks = Callable[[Content], Fork]

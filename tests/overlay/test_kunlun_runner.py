@@ -1,0 +1,218 @@
+"""The V2 runner and the start-up check, with stand-ins for torch and for upstream's modules."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+
+class Tensor:
+    def __init__(self, value):
+        self.value = value
+
+    def item(self):
+        return self.value
+
+
+class Kernel:
+    """What `triton.jit` makes of a function: `kernel[grid](tensor)` does `launch`."""
+
+    def launch(self, x):
+        x.value += 1
+
+    def __getitem__(self, grid):
+        return lambda x: type(self).launch(self, x)
+
+
+class GPUModelRunner:
+    """Upstream's V2 runner."""
+
+    def __init__(self, vllm_config, device):
+        self.at_init = [(vllm_config, device), *LOG]
+
+    def load_model(self, load_dummy_weights=False, *args, **kwargs):
+        LOG.append(("load_model", load_dummy_weights))
+
+
+class CPUModelRunner(GPUModelRunner):
+    """Upstream's V2 runner on a CPU."""
+
+
+LOG: list[object] = []
+
+
+@pytest.fixture
+def vllm(kunlun, monkeypatch):
+    """The fork's modules as they lie in vLLM, above stand-ins; `log` has what the logger was told."""
+    saved = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("vllm", "torch")}
+    for name in saved:
+        monkeypatch.delitem(sys.modules, name)
+    finders = list(sys.meta_path)
+    log: list[str] = []
+    logger = SimpleNamespace(info=lambda text, *args: log.append(text % args))
+
+    def stub(name, **attributes):
+        module = ModuleType(name)
+        module.__path__ = []
+        module.__dict__.update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+        return module
+
+    stub("torch", device=str, int32="int32", full=lambda shape, value, dtype, device: Tensor(value))
+    distributed = stub("torch.distributed", is_initialized=lambda: False)
+    stub("vllm")
+    stub("vllm.config", VllmConfig=object)
+    stub("vllm.logger", init_logger=lambda name: logger)
+    stub("vllm.distributed", parallel_state=SimpleNamespace())
+    triton = stub("vllm.triton_utils", HAS_TRITON=True, tl=None, triton=SimpleNamespace(jit=lambda fn: Kernel()))
+    for name in ("vllm.v1", "vllm.v1.worker", "vllm.v1.worker.gpu", "vllm.v1.worker.cpu"):
+        stub(name)
+    sys.modules["vllm.v1.worker.gpu"].__path__ = [str(kunlun.gpu)]
+    stub("vllm.v1.worker.gpu.model_runner", GPUModelRunner=GPUModelRunner)
+    stub("vllm.v1.worker.cpu.model_runner", CPUModelRunner=CPUModelRunner)
+    monkeypatch.setattr(Kernel, "launch", Kernel.launch)
+    for name in [n for n in os.environ if n.startswith("KUNLUN_")]:
+        monkeypatch.delenv(name)
+    LOG.clear()
+    yield SimpleNamespace(
+        runner=importlib.import_module("vllm.v1.worker.gpu.model_runner_v2"),
+        startup=importlib.import_module("vllm.v1.worker.gpu.kunlun.startup"),
+        probe=importlib.import_module("vllm.v1.worker.gpu.kunlun.probe"),
+        backend=importlib.import_module("vllm.v1.worker.gpu.kunlun.backend"),
+        distributed=distributed,
+        triton=triton,
+        log=log,
+    )
+    sys.meta_path[:] = finders
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("vllm", "torch")]:
+        del sys.modules[name]
+
+
+def test_the_kernels_are_decided_before_upstreams_init(vllm, monkeypatch):
+    monkeypatch.setattr(vllm.runner.BINDER, "activate", lambda targets: LOG.append(("activate", dict(targets))))
+    runner = vllm.runner.ModelRunnerV2("config", "cpu")
+    assert runner.at_init == [("config", "cpu"), ("activate", {})]
+    assert runner.kunlun_plan.backend == "upstream"
+    assert vllm.log == [
+        "kunlunfork (unstamped: a developer's tree): ModelRunnerV2 runs upstream kernels "
+        "(auto: a trivial Triton kernel launches)"
+    ]
+
+
+def test_after_loading_the_model_the_binder_settles(vllm, monkeypatch):
+    runner = vllm.runner.ModelRunnerV2("config", "cpu")
+    monkeypatch.setattr(vllm.runner.BINDER, "settle", lambda: LOG.append("settle"))
+    runner.load_model(load_dummy_weights=True)
+    assert LOG == [("load_model", True), "settle"]
+
+
+def test_the_workers_names(vllm):
+    assert vllm.runner.GPUModelRunner is vllm.runner.ModelRunnerV2
+    assert issubclass(vllm.runner.ModelRunnerV2, GPUModelRunner)
+    cpu = vllm.runner.CPUModelRunner
+    assert cpu is vllm.runner.CPUModelRunnerV2
+    assert issubclass(cpu, CPUModelRunner)
+    assert cpu.__mro__[1] is vllm.runner.KunlunRunnerMixin
+    with pytest.raises(AttributeError, match="TPUModelRunner"):
+        _ = vllm.runner.TPUModelRunner
+
+
+def test_the_factory_makes_one_class_for_a_base(vllm):
+    make = vllm.runner.runner_class
+    assert make(GPUModelRunner) is vllm.runner.ModelRunnerV2
+    assert make(CPUModelRunner) is make(CPUModelRunner) is vllm.runner.CPUModelRunner
+    assert make(make(CPUModelRunner)) is make(CPUModelRunner)
+
+    class Other(GPUModelRunner):
+        pass
+
+    assert make(Other) is make(Other)
+    assert make(Other) is not make(CPUModelRunner)
+    # Another class of the same name is another base.
+    twin = type("Other", (GPUModelRunner,), {})
+    assert make(twin) is not make(Other)
+    assert issubclass(make(twin), twin)
+
+
+def test_classes_are_named_and_pickled_by_this_module(vllm):
+    for cls, name in ((vllm.runner.ModelRunnerV2, "ModelRunnerV2"), (vllm.runner.CPUModelRunner, "CPUModelRunnerV2")):
+        assert repr(cls) == f"<class 'vllm.v1.worker.gpu.model_runner_v2.{name}'>"
+        assert pickle.loads(pickle.dumps(cls)) is cls
+
+
+def test_a_bad_switch_stops_the_runner(vllm, monkeypatch):
+    monkeypatch.setenv("KUNLUN_REJ_XPU", "perhaps")
+    with pytest.raises(ValueError, match="KUNLUN_REJ_XPU='perhaps'"):
+        vllm.runner.ModelRunnerV2("config", "cpu")
+
+
+def test_a_rank_that_decides_differently_stops_the_runner(vllm, monkeypatch):
+    def all_gather_object(out, told, group):
+        assert group == "cpu group"
+        out[:] = [told, ("torch", "torch kernels (KUNLUN_KERNELS=torch)")]
+
+    vllm.distributed.is_initialized = lambda: True
+    vllm.distributed.all_gather_object = all_gather_object
+    world = SimpleNamespace(world_size=2, cpu_group="cpu group")
+    monkeypatch.setattr(vllm.runner.parallel_state, "get_world_group", lambda: world, raising=False)
+    with pytest.raises(vllm.backend.BackendError, match="rank 1: torch kernels"):
+        vllm.runner.ModelRunnerV2("config", "cpu")
+
+
+def test_drift_stops_the_runner_and_the_other_ranks_hear_of_it(vllm, monkeypatch):
+    told = []
+    module = ModuleType("vllm.v1.worker.gpu.input_batch")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(vllm.runner, "_gather", lambda mine: told.append(mine) or [mine])
+    with pytest.raises(RuntimeError, match=r"input_batch:post_update: expected a function \(.*\), found nothing"):
+        vllm.runner.ModelRunnerV2("config", "cpu")
+    assert told[0][0] == "failed"
+
+
+def test_the_probe(vllm, monkeypatch):
+    launches = vllm.probe.triton_launches
+    assert launches("a") == (True, "a trivial Triton kernel launches")
+
+    def unloadable(self, x):
+        raise RuntimeError("Triton Error [CUDA]: not supported\nmodule {\n...")
+
+    monkeypatch.setattr(Kernel, "launch", unloadable)
+    assert launches("a") == (True, "a trivial Triton kernel launches")
+    assert launches("b") == (
+        False,
+        "a trivial Triton kernel does not launch: RuntimeError: Triton Error [CUDA]: not supported",
+    )
+
+    def silent(self, x):
+        raise NotImplementedError
+
+    monkeypatch.setattr(Kernel, "launch", silent)
+    assert launches("c") == (False, "a trivial Triton kernel does not launch: NotImplementedError")
+    monkeypatch.setattr(Kernel, "launch", lambda self, x: None)
+    assert launches("d") == (False, "a trivial Triton kernel computed 41, not 42")
+    monkeypatch.setattr(vllm.probe, "HAS_TRITON", False)
+    assert launches("e") == (False, "vLLM found no Triton")
+
+
+def test_start_up_says_once_which_fork_this_is(vllm, monkeypatch):
+    vllm.startup.check()
+    vllm.startup.check()
+    assert vllm.log == ["kunlunfork (unstamped: a developer's tree)"]
+    monkeypatch.setenv("KUNLUN_KERNELS", "upstream")
+    vllm.startup.check()
+    assert vllm.log[1:] == ["kunlunfork (unstamped: a developer's tree) KUNLUN_KERNELS=upstream"]
+
+
+def test_start_up_refuses_what_it_does_not_understand(vllm, monkeypatch):
+    monkeypatch.setenv("KUNLUN_HOSTVECT", "1")
+    with pytest.raises(ValueError, match="did you mean KUNLUN_HOSTVEC"):
+        vllm.startup.check()
+    assert vllm.log == []

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sites 32-37: verification of draft tokens.
+
+No tolerance: every accepted and every drawn token has to be upstream's, for all seeds. Only what lies behind a
+request's count is not compared; upstream leaves it uninitialised.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from harness import N_RANDOM, Case, Site, State, cumulative, floats, ints, kunlun_package, original
+
+MODULE = "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"
+STATES = 7
+HARD_SEEDS = (0, -1, 2**63 - 1, -(2**63), 1 << 32, 0xFFFFFFFF)
+
+
+def _behind_the_count(state: State) -> dict[str, torch.Tensor]:
+    sampled, num_sampled = state["ret[0]"], state["ret[1]"]
+    return {"ret[0]": torch.arange(sampled.shape[1]) >= num_sampled.unsqueeze(1)}
+
+
+def _chunks(small: bool) -> None:
+    """Let the fork walk the vocabulary in several chunks although it is small here."""
+    module: Any = importlib.import_module(f"{kunlun_package()}.launchers.spec_decode_rejection_sampler_utils")
+    module.ROWS_BY_COLUMNS, module.NOISE_ROWS_BY_COLUMNS = (1, 1) if small else (1 << 22, 1 << 20)
+
+
+def make_case(
+    rng: random.Random,
+    name: str,
+    drafts: Sequence[int],
+    steps: int = 4,
+    vocab: int = 40,
+    draft_vocab: int | None = 40,
+    temperatures: Sequence[float] = (1.0,),
+    seeds: Sequence[int] | None = None,
+    mode: str = "standard",
+    agree: float = 0.6,
+    scale: float = 2.0,
+    invalid: Sequence[int] = (),
+    fp64: bool = False,
+    idx_dtype: torch.dtype = torch.int32,
+    token_dtype: torch.dtype = torch.int32,
+    logits_dtype: torch.dtype = torch.float32,
+    pos_high: int = 5000,
+    ties: bool = False,
+    masked: float = 0.0,
+    small_chunks: bool = False,
+) -> Case:
+    """drafts: number of draft tokens a request. draft_vocab None: the draft was certain of its tokens.
+
+    agree: how close the draft's logits are to the target's (1: equal). invalid: rows of logits behind which the draft
+    token is -1. masked: share of target logits that are -inf.
+    """
+    n, rows = len(drafts), sum(d + 1 for d in drafts)
+    slots = torch.tensor(rng.sample(range(STATES), n), dtype=idx_dtype)
+    cu_num_logits = cumulative([d + 1 for d in drafts])
+    local = torch.tensor([i for d in drafts for i in range(d + 1)], dtype=torch.int32)
+    expanded = torch.tensor([int(s) for s, d in zip(slots, drafts, strict=True) for _ in range(d + 1)], dtype=idx_dtype)
+    target = floats(rng, rows, vocab + 3, scale=scale)[:, :vocab]
+    if ties:
+        target = (target * 2).round() / 2
+    if masked:
+        gone = floats(rng, rows, vocab) > 3.0 * (1 - 2 * masked)
+        target = target.masked_fill(gone, -torch.inf)
+    tokens = torch.full((rows,), 0, dtype=token_dtype)
+    draft_logits = None
+    width = vocab if draft_vocab is None else draft_vocab
+    if draft_vocab is not None:
+        draft_logits = floats(rng, STATES, steps, draft_vocab, scale=scale)
+    row = 0
+    for request, count in enumerate(drafts):
+        for step in range(count + 1):
+            if step == count:
+                row += 1
+                break
+            common = min(width, vocab)
+            mine = target[row, :common].clamp(min=-20.0)
+            own = floats(rng, width, scale=scale)
+            own[:common] = agree * mine + (1 - agree) * own[:common]
+            if draft_logits is not None:
+                draft_logits[int(slots[request]), step] = own
+            noise = floats(rng, width, scale=1.0)
+            tokens[row + 1] = int((own + noise * (1 - agree))[:common].argmax())
+            row += 1
+    for at in invalid:
+        tokens[at + 1] = -1
+    temperature = torch.full((STATES,), 0.7)
+    seed = ints(rng, STATES, low=-(2**63), high=2**63, dtype=torch.int64)
+    for request in range(n):
+        slot = int(slots[request])
+        temperature[slot] = temperatures[request % len(temperatures)]
+        if seeds is not None:
+            seed[slot] = seeds[request % len(seeds)]
+    pos = ints(rng, rows, low=0, high=pos_high, dtype=torch.int64)
+    rates = None
+    if mode == "synthetic":
+        rates = torch.tensor([rng.choice([0.0, 0.5, 0.8, 1.0]) for _ in range(steps)])
+    args = (
+        target.to(logits_dtype),
+        draft_logits,
+        tokens,
+        cu_num_logits,
+        pos,
+        slots,
+        expanded,
+        local,
+        temperature,
+        seed,
+        steps,
+        rates,
+    )
+    kwargs: dict[str, Any] = {"use_fp64": fp64, "use_block_verification": mode == "block"}
+    if not fp64 and mode != "block" and rng.random() < 0.5:
+        kwargs = {}
+
+    def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        _chunks(small_chunks)
+        # A view of wider rows, as a padded vocabulary leaves it.
+        logits = torch.full((rows, vocab + 3), 99.0, dtype=logits_dtype)[:, :vocab]
+        logits.copy_(args[0])
+        rest = tuple(a.clone() if isinstance(a, torch.Tensor) else a for a in args[1:])
+        return (logits, *rest), dict(kwargs)
+
+    return Case(name, make, ignore=_behind_the_count)
+
+
+def sample(rng: random.Random, name: str = "drawn") -> Case:
+    steps = rng.randrange(1, 6)
+    drafts = [rng.randrange(0, steps + 1) for _ in range(rng.randrange(1, 6))]
+    return make_case(
+        rng,
+        name,
+        drafts,
+        steps,
+        vocab=rng.choice([17, 40, 65]),
+        draft_vocab=rng.choice([None, 17, 40]),
+        temperatures=[rng.choice([0.0, 0.6, 1.0]) for _ in drafts],
+        seeds=rng.choice([None, HARD_SEEDS]),
+        mode=rng.choice(["standard", "standard", "synthetic", "block", "block"]),
+        agree=rng.choice([0.0, 0.6, 0.9, 1.0]),
+        fp64=rng.random() < 0.3,
+        idx_dtype=rng.choice([torch.int32, torch.int64]),
+        token_dtype=rng.choice([torch.int32, torch.int64]),
+        ties=rng.random() < 0.3,
+        pos_high=rng.choice([2000, 2**40]),
+    )
+
+
+def cases(rng: random.Random) -> Iterator[Case]:
+    mixed = (0.0, 1.0, 0.6)
+    for mode in ("standard", "synthetic", "block"):
+        for draft_vocab in (None, 40):
+            kind = f"{mode}_{'one_hot' if draft_vocab is None else 'draft_logits'}"
+            yield make_case(
+                rng, f"{kind}_greedy_rows", [4, 2, 0, 3], draft_vocab=draft_vocab, temperatures=(0.0,), mode=mode
+            )
+            yield make_case(
+                rng, f"{kind}_mixed_ragged", [3, 0, 4, 1, 2], draft_vocab=draft_vocab, temperatures=mixed, mode=mode
+            )
+            yield make_case(
+                rng, f"{kind}_fp64", [4, 4, 1], draft_vocab=draft_vocab, temperatures=mixed, mode=mode, fp64=True
+            )
+            yield make_case(
+                rng, f"{kind}_draft_agrees", [4, 4, 4], draft_vocab=draft_vocab, mode=mode, agree=1.0
+            )
+            yield make_case(
+                rng, f"{kind}_draft_is_unrelated", [4, 4, 4, 4, 4], draft_vocab=draft_vocab, mode=mode, agree=0.0
+            )
+    yield make_case(rng, "seeds_at_the_edges", [3] * 6, seeds=HARD_SEEDS)
+    yield make_case(rng, "positions_over_2_to_32", [3, 3, 3], pos_high=2**62, temperatures=mixed)
+    yield make_case(rng, "minus_one_is_never_accepted", [4, 4, 3, 2], invalid=(0, 7, 12), temperatures=mixed)
+    yield make_case(
+        rng, "minus_one_one_hot", [4, 4, 3, 2], invalid=(0, 7, 12), temperatures=mixed, draft_vocab=None, agree=1.0
+    )
+    yield make_case(
+        rng, "minus_one_synthetic", [4, 4, 3], invalid=(0, 5, 11), temperatures=mixed, mode="synthetic"
+    )
+    yield make_case(rng, "draft_vocabulary_is_smaller", [4, 3, 2, 4], vocab=60, draft_vocab=44, temperatures=mixed)
+    yield make_case(
+        rng, "draft_vocabulary_is_smaller_block", [4, 3, 2], vocab=60, draft_vocab=44, mode="block", temperatures=mixed
+    )
+    yield make_case(rng, "draft_vocabulary_is_larger", [4, 3, 2], vocab=40, draft_vocab=51, temperatures=mixed)
+    yield make_case(rng, "ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=(0.0,), scale=0.4)
+    yield make_case(rng, "masked_logits", [4, 4, 3], masked=0.6, temperatures=mixed)
+    yield make_case(rng, "masked_logits_one_hot", [4, 4, 3], masked=0.6, temperatures=mixed, draft_vocab=None)
+    yield make_case(rng, "int64_everywhere", [3, 2, 4], idx_dtype=torch.int64, token_dtype=torch.int64)
+    yield make_case(rng, "bfloat16_logits", [3, 2, 4], logits_dtype=torch.bfloat16, temperatures=mixed)
+    yield make_case(rng, "one_step", [1, 0, 1, 1], steps=1, temperatures=mixed)
+    yield make_case(rng, "one_step_block", [1, 0, 1, 1], steps=1, mode="block", temperatures=mixed)
+    yield make_case(rng, "no_drafts_at_all", [0, 0, 0], temperatures=mixed)
+    yield make_case(rng, "empty_batch", [])
+    for mode in ("standard", "block"):
+        yield make_case(
+            rng,
+            f"vocabulary_in_chunks_{mode}",
+            [2, 1, 2],
+            steps=2,
+            vocab=9000,
+            draft_vocab=8500,
+            temperatures=mixed,
+            mode=mode,
+            small_chunks=True,
+            scale=4.0,
+        )
+    for i in range(N_RANDOM):
+        yield sample(rng, f"random{i}")
+
+
+SITES = (
+    Site(
+        (32, 33, 34, 35, 36, 37),
+        lambda: original(MODULE, "rejection_sample"),
+        "spec_decode_rejection_sampler_utils:rejection_sample",
+        cases,
+        sample,
+    ),
+)

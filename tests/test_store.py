@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kunlunfork import git, paths
+from kunlunfork.errors import ForkError
+from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK, Entry
+from kunlunfork.sources.archive import Member
+from kunlunfork.store import Store
+
+MEMBERS: list[Member] = [
+    (b"a.py", REGULAR, b"one\r\ntwo"),
+    (b"run.sh", EXECUTABLE, b"#!/bin/sh\n"),
+    (b"link", SYMLINK, b"a.py"),
+    (b"empty", REGULAR, b""),
+    (b'"quoted".py', REGULAR, b"q"),
+    (b"new\nline", REGULAR, b"n"),
+    (b"back\\slash", REGULAR, b"b"),
+    (b" space /tail ", REGULAR, b"s"),
+    ("\u00e9\u2028".encode(), REGULAR, b"u"),
+    (b"latin-\xe9", REGULAR, b"\xe9\x00\xff"),
+    (b"data 3\nend", REGULAR, b"done\n"),
+    (b".gitattributes", REGULAR, b"* text eol=crlf ident filter=lfs\n*.py working-tree-encoding=UTF-16\n"),
+    (b"ident.txt", REGULAR, b"$Id$\n"),
+]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store.git")
+
+
+def test_a_tree_comes_back_as_it_went_in(own: Store) -> None:
+    base = own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    entries = own.entries(base.tree)
+    assert entries == {p: Entry(m, paths.blob_id(d)) for p, m, d in MEMBERS}
+    assert {p: d for p, (_, d) in own.read(entries).items()} == {p: d for p, _, d in MEMBERS}
+    assert own.bases() == (base,)
+    assert (base.files, base.size) == (len(MEMBERS), sum(len(d) for _, _, d in MEMBERS))
+    assert own.import_members("sdist", "1.0", "f" * 64, iter(())) == base, "a second import reads nothing"
+
+
+def test_the_tree_is_the_one_that_git_makes(own: Store, tmp_path: Path) -> None:
+    files = [m for m in MEMBERS if m[0] not in (b".gitattributes",)]
+    base = own.import_members("sdist", "1.0", "f" * 64, files)
+    work = tmp_path / "work"
+    work.mkdir()
+    for path, mode, data in files:
+        full = paths.on_disk(work, path)
+        full.parent.mkdir(parents=True, exist_ok=True)
+        if mode == SYMLINK:
+            full.symlink_to(os.fsdecode(data))
+        else:
+            full.write_bytes(data)
+            full.chmod(0o755 if mode == EXECUTABLE else 0o644)
+    git.run(["init", "-q", work])
+    git.run(["-C", work, "add", "-A"])
+    assert git.run(["-C", work, "write-tree"]).decode().strip() == base.tree
+
+
+def test_a_broken_import_leaves_no_base(own: Store) -> None:
+    def broken() -> Iterator[Member]:
+        yield MEMBERS[0]
+        raise ForkError("the archive is damaged")
+
+    with pytest.raises(ForkError, match="damaged"):
+        own.import_members("sdist", "1.0", "f" * 64, broken())
+    assert own.bases() == ()
+    assert own.import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
+
+
+def test_a_killed_import_leaves_no_base(own: Store) -> None:
+    def killed() -> Iterator[Member]:
+        yield MEMBERS[0]
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            own.import_members("sdist", "1.0", "f" * 64, killed())
+        finally:
+            os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert own.bases() == ()
+    assert own.import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
+
+
+def test_a_half_made_store_is_made_again(own: Store) -> None:
+    (own.path / "kunlunfork").unlink()
+    (own.path / "HEAD").unlink()
+    assert Store(own.path).import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
+
+
+def test_damage_is_named(own: Store) -> None:
+    base = own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    for pack in (own.path / "objects/pack").glob("*.pack"):
+        data = bytearray(pack.read_bytes())
+        data[40:60] = bytes(20)
+        pack.chmod(0o644)
+        pack.write_bytes(data)
+    with pytest.raises(ForkError) as error:
+        own.read(own.entries(base.tree))
+    assert "cache prune --all" in (error.value.fix or "") or "git" in error.value.message
+
+
+def test_what_no_base_needs_can_be_collected(own: Store) -> None:
+    keep = own.import_members("sdist", "1.0", "e" * 64, MEMBERS[:3])
+    drop = own.import_members("sdist", "2.0", "f" * 64, [(b"big", REGULAR, os.urandom(100_000))])
+    own.drop(drop)
+    own.collect()
+    assert own.bases() == (keep,)
+    assert len(own.read(own.entries(keep.tree))) == 3
+    with pytest.raises(ForkError):
+        own.entries(drop.tree)
+
+
+def test_hostile_configuration_of_the_user_does_not_reach_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / ".config/git").mkdir(parents=True)
+    (home / ".gitconfig").write_text(
+        "[core]\nautocrlf = true\nhooksPath = /nonexistent\nattributesFile = ~/attributes\n[commit]\ngpgsign = true\n"
+        "[init]\ntemplateDir = /nonexistent\n[color]\nui = always\n[diff]\nnoprefix = true\nexternal = false\n"
+    )
+    (home / "attributes").write_text("* text eol=crlf\n")
+    monkeypatch.setenv("HOME", str(home))
+    for name, value in {
+        "GIT_DIR": str(tmp_path / "elsewhere"),
+        "GIT_WORK_TREE": str(tmp_path),
+        "GIT_INDEX_FILE": str(tmp_path / "index"),
+        "GIT_OBJECT_DIRECTORY": str(tmp_path / "objects"),
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "core.bare",
+        "GIT_CONFIG_VALUE_0": "false",
+        "GIT_NAMESPACE": "x",
+    }.items():
+        monkeypatch.setenv(name, value)
+    own = Store(tmp_path / "store.git")
+    base = own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    assert own.entries(base.tree) == {p: Entry(m, paths.blob_id(d)) for p, m, d in MEMBERS}
+    assert not (tmp_path / "objects").exists()
+
+
+def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ForkError, match="git is not installed"):
+        Store(tmp_path / "store.git")
+
+
+def test_an_old_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "git"
+    fake.write_text("#!/bin/sh\necho git version 2.30.2\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(ForkError) as error:
+        Store(tmp_path / "store.git")
+    assert error.value.found == "git version 2.30.2"
+    assert "2.38" in (error.value.expected or "")
+
+
+def test_two_processes_import_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.git"
+    code = (
+        "import sys; from pathlib import Path; from kunlunfork.store import Store\n"
+        "Store(Path(sys.argv[1])).import_members('sdist', '1.0', 'f' * 64, [(b'a', 0o100644, b'x' * 9)])\n"
+    )
+    import sys
+
+    children = [subprocess.Popen([sys.executable, "-c", code, path]) for _ in range(3)]
+    assert [child.wait() for child in children] == [0, 0, 0]
+    assert len(Store(path).bases()) == 1
