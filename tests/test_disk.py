@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import VERSION, Upstream, digest
+from test_apply import apply, state, undo
 
 from kunlunfork import make
 from kunlunfork.cache import Cache
@@ -18,7 +19,6 @@ from kunlunfork.errors import ForkError
 from kunlunfork.progress import Silent
 from kunlunfork.sources.base import Settings
 from kunlunfork.store import Base, Store
-from test_apply import apply, state, undo
 
 
 @pytest.fixture
@@ -43,9 +43,7 @@ def _leave(disk: Path, free: int) -> None:
 
 
 @pytest.mark.parametrize("verb", ["apply", "revert"])
-def test_a_full_disk_changes_nothing(
-    verb: str, content: Content, store: Store, disk: Path, upstream: Upstream
-) -> None:
+def test_a_full_disk_changes_nothing(verb: str, content: Content, store: Store, disk: Path, upstream: Upstream) -> None:
     tree = upstream.write(disk / "tree")
     if verb == "revert":
         apply(content, tree, store)
@@ -147,9 +145,7 @@ def test_root_keeps_the_owner_of_what_it_changes(content: Content, store: Store,
     for full in (tree, *tree.rglob("*")):
         os.chown(full, 1234, 1235)
     apply(content, tree, store)
-    owners = {
-        (st.st_uid, st.st_gid) for f in tree.rglob("*") if ".kunlunfork" not in f.parts for st in (f.lstat(),)
-    }
+    owners = {(st.st_uid, st.st_gid) for f in tree.rglob("*") if ".kunlunfork" not in f.parts for st in (f.lstat(),)}
     assert owners == {(1234, 1235)}
     undo(tree)
     assert {(f.lstat().st_uid, f.lstat().st_gid) for f in tree.rglob("*")} == {(1234, 1235)}

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from conftest import VERSION, digest
+from test_apply import apply, state, undo
 
 from kunlunfork import status, target, transaction
 from kunlunfork.content import Content
 from kunlunfork.store import Store
-from test_apply import apply, state, undo
 
 
 def _killed_at(step: int, work: Callable[[], object]) -> str | None:

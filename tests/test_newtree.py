@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import VERSION, Upstream, digest
+from test_apply import undo
 
 from kunlunfork import make, newtree, status, target, transaction
 from kunlunfork.cache import Cache
@@ -18,7 +19,6 @@ from kunlunfork.fork import load
 from kunlunfork.progress import Silent
 from kunlunfork.sources.base import Settings
 from kunlunfork.store import Base, Store
-from test_apply import undo
 
 
 @pytest.fixture

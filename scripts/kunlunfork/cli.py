@@ -24,7 +24,6 @@ VERBS = {
     "switches": "List the KUNLUN_* switches, or check the environment",
     "lint": "Check patches and overlay",
     "cache": "Look after downloads and the store",
-    "bench": "Measure the tool against git and quilt",
 }
 
 
@@ -95,10 +94,6 @@ def run(args: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print("interrupted", file=sys.stderr)
         return errors.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our stdout has gone (`| head`); nothing is wrong with the work.
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123
-        return errors.OK
     except Exception as e:  # noqa: BLE001  (the one place where a bug is turned into a report)
         where = f"kunlunfork {__version__}, Python {platform.python_version()}, {platform.platform()}"
         if "--json" in args:

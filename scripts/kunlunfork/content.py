@@ -56,7 +56,8 @@ class Content:
             f"the fork has no pin for vLLM {wanted.public}",
             found=f"pins: {', '.join(known)}",
             expected=f"one of them; nearest: {' and '.join(near)}",
-            fix=f"kunlunfork apply --vllm {near[0]}, or make one: kunlunfork rebase --onto {wanted.public} --from {base}",
+            fix=f"kunlunfork apply --vllm {near[0]}, or make one:"
+            f" kunlunfork rebase --onto {wanted.public} --from {base}",
         )
 
 

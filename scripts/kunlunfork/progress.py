@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-
 TaskContext = AbstractContextManager[Callable[[int], None]]
 
 

@@ -28,9 +28,12 @@ State = Literal["upstream", "applied", "edited", "interrupted", "leftover"]
 
 @dataclass(frozen=True)
 class Status:
-    """`state`: upstream (no fork), applied, edited, interrupted (a killed command; `interrupted` says which and how far),
-    leftover (a command killed before it changed anything). `current` says whether the fork's present content is what the
-    tree carries (None where there is no such pin)."""
+    """What was found.
+
+    `state`: upstream (no fork), applied, edited, interrupted (a killed command; `interrupted` says which and how far),
+    leftover (a command killed before it changed anything). `current`: whether the tree carries the fork's present
+    content; None where there is no such pin.
+    """
 
     state: State
     root: Path
@@ -59,7 +62,8 @@ def _interrupted(target: Target, lock: Lock | None) -> Status | None:
         )  # fmt: skip
     if transaction.leftover(target.state, lock):
         return Status(
-            "leftover", root, info.kind, info.version, lock, (), "a command was killed before it changed anything", None,
+            "leftover", root, info.kind, info.version, lock, (), "a command was killed before it changed anything",
+            None,
             "any apply or revert removes what is left over",
         )  # fmt: skip
     return None

@@ -1,4 +1,4 @@
-"""The store: one private bare repository that keeps every imported release, so that the base of a merge is always there."""
+"""The store: one private bare repository with every imported release, so that the base of a merge is always there."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ def _tar(path: Path, *entries: tuple[tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
-def _info(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+def _info(
+    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644
+) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size, info.type, info.linkname, info.mode = len(data), kind, link, mode
     return info

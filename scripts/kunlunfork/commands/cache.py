@@ -81,9 +81,7 @@ def export(
     from kunlunfork import cache, cachework, content
     from kunlunfork.sources.base import Settings
 
-    pins = cachework.export(
-        content.find(repo), versions, file, Settings(cache.default(), index_url, offline, console)
-    )
+    pins = cachework.export(content.find(repo), versions, file, Settings(cache.default(), index_url, offline, console))
     console.result(
         {"file": str(file), "versions": [p.version for p in pins]},
         lambda: print(f"{file}: {', '.join(p.version for p in pins)}, {_mb(file.stat().st_size)}"),

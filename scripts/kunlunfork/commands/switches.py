@@ -12,7 +12,7 @@ from kunlunfork.console import Console, table
 
 @click.command("switches")
 @click.option("--vllm", "version", metavar="VERSION", help="The pin [default: the newest].")
-@click.option("--shell", is_flag=True, help="As export lines for a shell: eval \"$(kunlunfork switches --shell)\".")
+@click.option("--shell", is_flag=True, help='As export lines for a shell: eval "$(kunlunfork switches --shell)".')
 @repo_option
 @verb
 def command(version: str | None, shell: bool, repo: Path | None, console: Console) -> None:
@@ -29,13 +29,22 @@ def command(version: str | None, shell: bool, repo: Path | None, console: Consol
             print("\n".join(f"export {s.name}={s.value}" for s in found))
             return
         table(
-            ("switch", "now", "default", "sites", "off means"), [(s.name, s.value, s.default, s.sites, s.off) for s in found]
+            ("switch", "now", "default", "sites", "off means"),
+            [(s.name, s.value, s.default, s.sites, s.off) for s in found],
         )
 
     console.result(
         {
             "switches": [
-                {"name": s.name, "value": s.value, "default": s.default, "values": s.values, "needs": s.needs, "sites": s.sites, "off": s.off}
+                {
+                    "name": s.name,
+                    "value": s.value,
+                    "default": s.default,
+                    "values": s.values,
+                    "needs": s.needs,
+                    "sites": s.sites,
+                    "off": s.off,
+                }
                 for s in found
             ]
         },

@@ -117,7 +117,7 @@ def repository(pin: Pin, where: str, store: Store, settings: Settings) -> Base:
     elif settings.offline:
         raise ForkError(
             f"{_without_secret(where)} is not in the store and --offline forbids to fetch it",
-            fix=f"run it once without --offline: kunlunfork apply --vllm {pin.version} --source git:{_without_secret(where)}",
+            fix="run the same command once without --offline",
         )
     shown = _without_secret(where)
     settings.progress.note(f"fetching {pin.tag} from {shown}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from harness import N_RANDOM, Case, Site, cumulative, ints, original, poison
+
 from sites import mamba_utils
 from sites.mamba_utils import BLOCK_SIZE, COLUMNS, STATES, context, copy_functions
 

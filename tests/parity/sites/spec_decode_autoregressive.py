@@ -30,15 +30,24 @@ def permutation(rng: random.Random, n: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def batch(
-    rng: random.Random, lens: Sequence[int], pad_reqs: int, pad_tokens: int, idx_dtype: torch.dtype, high: int
+    rng: random.Random,
+    lens: Sequence[int],
+    pad_reqs: int,
+    pad_tokens: int,
+    idx_dtype: torch.dtype,
+    high: int,
+    starts: Sequence[int] | None = None,
 ) -> SimpleNamespace:
-    """The fields of upstream's InputBatch that the draft inputs use; positions ascend within a request."""
+    """The fields of upstream's InputBatch that the draft inputs use.
+
+    Positions ascend within a request from `starts`, or from a random number below `high`.
+    """
     n, tokens = len(lens), sum(lens)
     positions = poison(tokens + pad_tokens, dtype=torch.int64)
     seq_lens = poison(n + pad_reqs)
     at = 0
     for row, length in enumerate(lens):
-        start = rng.randrange(high)
+        start = rng.randrange(high) if starts is None else starts[row]
         positions[at : at + length] = torch.arange(start, start + length)
         seq_lens[row] = start + length
         at += length

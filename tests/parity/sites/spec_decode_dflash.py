@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from harness import N_RANDOM, Case, Site, fresh, ints, original, poison
+
 from sites.spec_decode_autoregressive import batch, buffers, states
 
 MODULE = "vllm.v1.worker.gpu.spec_decode.dflash.speculator"
@@ -29,6 +30,7 @@ def _case(
     high: int = 900,
     flat: bool = False,
     group: int = 0,
+    starts: Sequence[int] | None = None,
 ) -> Case:
     n, tokens = len(lens), sum(lens)
     max_num_reqs = n + pad
@@ -47,7 +49,7 @@ def _case(
         poison(max_num_reqs * steps, dtype=torch.int64),
         poison(max_num_reqs * steps, dtype=torch.int64),
         poison(max_num_reqs * steps),
-        batch(rng, lens, 1, 3, idx_dtype, high),
+        batch(rng, lens, 1, 3, idx_dtype, high, starts),
         torch.tensor(sampled, dtype=torch.int32),
         torch.tensor(rejected, dtype=torch.int32),
         last,
@@ -96,12 +98,12 @@ def cases(rng: random.Random) -> Iterator[Case]:
         yield _case(
             rng,
             f"{layout}_clamped_at_max_model_len",
-            [5, 5],
-            [0, 1],
-            [5, 4],
+            [5, 5, 5],
+            [0, 1, 4],
+            [5, 4, 1],
             anchor,
             max_model_len=60,
-            high=56,
+            starts=[55, 54, 55],
         )
     yield _case(rng, "B2_two_dimensional_last_sampled", [3, 3, 3], [0, 1, 2], [3, 2, 1])
     yield _case(rng, "chunked_prefill_splices_the_next_prompt_token", [40, 1, 7], [0, 0, 0], [0, 1, 0])

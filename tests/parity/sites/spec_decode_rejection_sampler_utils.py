@@ -41,9 +41,10 @@ def make_case(
     temperatures: Sequence[float] = (1.0,),
     seeds: Sequence[int] | None = None,
     mode: str = "standard",
-    agree: float = 0.6,
+    agree: float | Sequence[float] = 0.6,
     scale: float = 2.0,
     invalid: Sequence[int] = (),
+    rates: Sequence[float] | None = None,
     fp64: bool = False,
     idx_dtype: torch.dtype = torch.int32,
     token_dtype: torch.dtype = torch.int32,
@@ -51,12 +52,17 @@ def make_case(
     pos_high: int = 5000,
     ties: bool = False,
     masked: float = 0.0,
+    dead_columns: int = 0,
+    dead_rows: Sequence[int] = (),
+    behind_rows: float = 99.0,
     small_chunks: bool = False,
 ) -> Case:
     """drafts: number of draft tokens a request. draft_vocab None: the draft was certain of its tokens.
 
-    agree: how close the draft's logits are to the target's (1: equal). invalid: rows of logits behind which the draft
-    token is -1. masked: share of target logits that are -inf.
+    agree: how close the draft's logits are to the target's (1: equal), for all steps or each. invalid: rows of logits
+    behind which the draft token is -1; token 0 is then all but certain, so that taking -1 for it shows.
+    masked: how many target logits are -inf; dead_columns: so many at the start of every row; dead_rows: all of a row.
+    behind_rows: what lies in memory between two rows of logits.
     """
     n, rows = len(drafts), sum(d + 1 for d in drafts)
     slots = torch.tensor(rng.sample(range(STATES), n), dtype=idx_dtype)
@@ -69,6 +75,9 @@ def make_case(
     if masked:
         gone = floats(rng, rows, vocab) > 3.0 * (1 - 2 * masked)
         target = target.masked_fill(gone, -torch.inf)
+    target[list(invalid), 0] = 30.0
+    target[:, :dead_columns] = -torch.inf
+    target[list(dead_rows)] = -torch.inf
     tokens = torch.full((rows,), 0, dtype=token_dtype)
     draft_logits = None
     width = vocab if draft_vocab is None else draft_vocab
@@ -81,13 +90,14 @@ def make_case(
                 row += 1
                 break
             common = min(width, vocab)
+            share = agree if isinstance(agree, float) else agree[step]
             mine = target[row, :common].clamp(min=-20.0)
             own = floats(rng, width, scale=scale)
-            own[:common] = agree * mine + (1 - agree) * own[:common]
+            own[:common] = share * mine + (1 - share) * own[:common]
             if draft_logits is not None:
                 draft_logits[int(slots[request]), step] = own
             noise = floats(rng, width, scale=1.0)
-            tokens[row + 1] = int((own + noise * (1 - agree))[:common].argmax())
+            tokens[row + 1] = int((own + noise * (1 - share))[:common].argmax())
             row += 1
     for at in invalid:
         tokens[at + 1] = -1
@@ -99,9 +109,9 @@ def make_case(
         if seeds is not None:
             seed[slot] = seeds[request % len(seeds)]
     pos = ints(rng, rows, low=0, high=pos_high, dtype=torch.int64)
-    rates = None
+    conditional = None
     if mode == "synthetic":
-        rates = torch.tensor([rng.choice([0.0, 0.5, 0.8, 1.0]) for _ in range(steps)])
+        conditional = torch.tensor(rates or [rng.choice([0.0, 0.5, 0.8, 1.0]) for _ in range(steps)])
     args = (
         target.to(logits_dtype),
         draft_logits,
@@ -114,7 +124,7 @@ def make_case(
         temperature,
         seed,
         steps,
-        rates,
+        conditional,
     )
     kwargs: dict[str, Any] = {"use_fp64": fp64, "use_block_verification": mode == "block"}
     if not fp64 and mode != "block" and rng.random() < 0.5:
@@ -123,7 +133,7 @@ def make_case(
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
         _chunks(small_chunks)
         # A view of wider rows, as a padded vocabulary leaves it.
-        logits = torch.full((rows, vocab + 3), 99.0, dtype=logits_dtype)[:, :vocab]
+        logits = torch.full((rows, vocab + 3), behind_rows, dtype=logits_dtype)[:, :vocab]
         logits.copy_(args[0])
         rest = tuple(a.clone() if isinstance(a, torch.Tensor) else a for a in args[1:])
         return (logits, *rest), dict(kwargs)
@@ -180,8 +190,27 @@ def cases(rng: random.Random) -> Iterator[Case]:
         rng, "minus_one_one_hot", [4, 4, 3, 2], invalid=(0, 7, 12), temperatures=mixed, draft_vocab=None, agree=1.0
     )
     yield make_case(
-        rng, "minus_one_synthetic", [4, 4, 3], invalid=(0, 5, 11), temperatures=mixed, mode="synthetic"
+        rng,
+        "minus_one_synthetic",
+        [4, 4, 3],
+        invalid=(0, 6, 11),
+        temperatures=mixed,
+        mode="synthetic",
+        rates=[1.0] * 4,
     )
+    # Upstream reads the logit in front of the row for the token -1 here; nothing is drawn from -inf.
+    for draft_vocab in (None, 40):
+        yield make_case(
+            rng,
+            f"minus_one_block_{'one_hot' if draft_vocab is None else 'draft_logits'}",
+            [4, 4, 4, 3],
+            invalid=(2, 6, 13),
+            draft_vocab=draft_vocab,
+            temperatures=(1.0, 0.7),
+            mode="block",
+            agree=1.0,
+            behind_rows=-torch.inf,
+        )
     yield make_case(rng, "draft_vocabulary_is_smaller", [4, 3, 2, 4], vocab=60, draft_vocab=44, temperatures=mixed)
     yield make_case(
         rng, "draft_vocabulary_is_smaller_block", [4, 3, 2], vocab=60, draft_vocab=44, mode="block", temperatures=mixed
@@ -190,6 +219,21 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield make_case(rng, "ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=(0.0,), scale=0.4)
     yield make_case(rng, "masked_logits", [4, 4, 3], masked=0.6, temperatures=mixed)
     yield make_case(rng, "masked_logits_one_hot", [4, 4, 3], masked=0.6, temperatures=mixed, draft_vocab=None)
+    for i in range(5):
+        for draft_vocab in (None, 40):
+            yield make_case(
+                rng,
+                f"block_sweep{i}_{'one_hot' if draft_vocab is None else 'draft_logits'}",
+                [5, 5, 5, 4, 5, 3, 5],
+                steps=5,
+                draft_vocab=draft_vocab,
+                mode="block",
+                agree=0.8,
+                scale=3.0,
+            )
+    # Joint ratio 1 and no residual mass in front of a rejection: the threshold is 1, not 0 / 0.
+    yield make_case(rng, "block_exact_then_rejected", [4] * 7, mode="block", agree=[1.0, 1.0, 1.0, 0.0], scale=6.0)
+    yield make_case(rng, "row_of_minus_infinity", [3, 2, 0, 1], dead_rows=(1, 6, 7, 9))
     yield make_case(rng, "int64_everywhere", [3, 2, 4], idx_dtype=torch.int64, token_dtype=torch.int64)
     yield make_case(rng, "bfloat16_logits", [3, 2, 4], logits_dtype=torch.bfloat16, temperatures=mixed)
     yield make_case(rng, "one_step", [1, 0, 1, 1], steps=1, temperatures=mixed)
@@ -208,6 +252,8 @@ def cases(rng: random.Random) -> Iterator[Case]:
             mode=mode,
             small_chunks=True,
             scale=4.0,
+            dead_columns=1100,
+            dead_rows=(4,),
         )
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")

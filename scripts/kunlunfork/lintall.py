@@ -1,0 +1,40 @@
+"""Lint over whole pins: the pin file, the series and the overlay, against the release where the store has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kunlunfork import overlay
+from kunlunfork.cache import Cache
+from kunlunfork.content import Content
+from kunlunfork.findings import Finding
+from kunlunfork.lint import lint
+from kunlunfork.paths import Entry
+from kunlunfork.preimage import Upstream
+from kunlunfork.store import Base, Store
+
+
+def lint_pins(content: Content, versions: Sequence[str], cache: Cache) -> tuple[Finding, ...]:
+    """The findings of these pins, in their order (raises `ForkError` for an unknown or broken pin)."""
+    store = Store(cache.store) if cache.store.is_dir() else None
+    findings: list[Finding] = []
+    for version in versions:
+        pin = content.pin(version)
+        base = store.find("sdist", pin.version, pin.sdist_sha256) if store is not None else None
+        files = {
+            path: (file.entry, file.data, file.source)
+            for path, file in overlay.resolve(content.overlay, pin.version).files.items()
+        }
+        upstream = _upstream(store, base) if store is not None and base is not None else None
+        findings += lint(content.patches / pin.version, files, upstream)
+    return tuple(findings)
+
+
+def _upstream(store: Store, base: Base) -> Upstream:
+    entries = store.entries(base.tree)
+
+    def read(path: bytes) -> tuple[Entry, bytes] | None:
+        entry = entries.get(path)
+        return None if entry is None else store.read({path: entry})[path]
+
+    return read
