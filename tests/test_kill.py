@@ -18,7 +18,7 @@ from kunlunfork.store import Store
 
 
 def _killed_at(step: int, work: Callable[[], object]) -> str | None:
-    """Run `work` in a child that is killed at its checkpoint number `step`; the name of it, None if it came to its end."""
+    """Run `work` in a child that is killed at checkpoint number `step`: its name, None where `work` came to its end."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

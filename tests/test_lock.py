@@ -117,7 +117,28 @@ def test_a_journal_cannot_set_bits_beyond_permissions(tmp_path: Path) -> None:
     assert found.changes[0].after_perm == 0o7777
 
 
-@given(st.one_of(st.binary(max_size=300), st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.sampled_from(["schema", "files", "pin", "base", "series", "overlay", "folders", "verb", "changes", "made", "lock", "old_lock"]) | st.text(), c), max_leaves=15).map(lambda o: json.dumps(o).encode())))  # fmt: skip
+_KEYS = (
+    "schema",
+    "files",
+    "pin",
+    "base",
+    "series",
+    "overlay",
+    "folders",
+    "verb",
+    "changes",
+    "made",
+    "lock",
+    "old_lock",
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(_KEYS) | st.text(), inner),
+    max_leaves=15,
+)
+
+
+@given(st.binary(max_size=300) | _VALUES.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_refused_politely(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.getbasetemp()
     (folder / locks.NAME).write_bytes(data)

@@ -307,6 +307,7 @@ REFUSED = {
     "a rename that was cut": (
         b"diff --git a/x b/y\nsimilarity index 90%\nrename from x\nrename to y\n", "truncated", 5),
     "two names without a rename": (MODIFY.replace(b"b/f.py\nindex", b"b/g.py\nindex"), "names", 1),
+    "two quoted names": (MODIFY.replace(b"a/f.py b/f.py\nindex", b'"a/f.py" "b/g.py"\nindex'), "names", 1),
     "names of two lengths": (MODIFY.replace(b"b/f.py\nindex", b"b/longer.py\nindex"), "names", 1),
     "--- names another file": (MODIFY.replace(b"--- a/f", b"--- a/g"), "names", 3),
     "+++ names another file": (MODIFY.replace(b"+++ b/f", b"+++ b/g"), "names", 4),

@@ -14,7 +14,7 @@ from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.git import GitFailed
 from kunlunfork.overlay import Overlay
 from kunlunfork.patchfile import FilePatch, Patch
-from kunlunfork.paths import REGULAR, Entry
+from kunlunfork.paths import REGULAR, SYMLINK, Entry
 from kunlunfork.pins import Pin
 from kunlunfork.store import Store
 
@@ -133,9 +133,22 @@ def build(fork: Fork, base: Files, store: Store) -> Files:
             for file in _last_of_each(patch.files):
                 _check_after(patch, file, current)
     result: Files = dict.fromkeys(fork.touched)
-    result.update(store.read(current))
+    for path, (entry, data) in store.read(current).items():
+        had = base.get(path)
+        # A patch that says nothing of the mode leaves the one that is there (a checkout may have its own).
+        keep = had is not None and path not in _mode_changes(fork)
+        result[path] = (Entry(had[0].mode if keep and had else entry.mode, entry.blob), data)
     result.update(fork.added)
+    for path, value in result.items():
+        if value is not None and value[0].mode == SYMLINK:
+            paths.check_symlink(path, value[1], where=f"the fork of vLLM {fork.pin.version}")
     return result
+
+
+def _mode_changes(fork: Fork) -> frozenset[bytes]:
+    return frozenset(
+        f.new_path for patch in fork.patches for f in patch.files if f.new_path and f.old_mode != f.new_mode
+    )
 
 
 def _apply(patch: Patch, store: Store, env: Mapping[str, str]) -> dict[bytes, Entry]:

@@ -398,16 +398,15 @@ def _run(function: Any, case: Case, guard: Any = None) -> _Run:
     return _Run(before, state, addresses, error, seconds)
 
 
-_last: tuple[tuple[int, int], _Run] | None = None
+_last: tuple[Site, Case, _Run] | None = None
 
 
 def _oracle(site: Site, case: Case) -> _Run:
     """Upstream's run; kept for the next backend of the same case."""
     global _last
-    key = (id(site), id(case))
-    if _last is None or _last[0] != key:
-        _last = (key, _run(site.upstream(), case))
-    return _last[1]
+    if _last is None or _last[0] is not site or _last[1] is not case:
+        _last = (site, case, _run(site.upstream(), case))
+    return _last[2]
 
 
 def check(site: Site, case: Case, backend: str) -> Report:

@@ -102,7 +102,19 @@ def test_zeroing_without_tensors_is_refused(backend: str) -> None:
 def test_caches_that_are_no_tensor_are_refused() -> None:
     zeroer = SimpleNamespace(_meta=(_ints(4096, dtype=torch.int64).view(torch.uint64), 8, 8, 1))
     with pytest.raises(_module("unsupported").UnsupportedOnKunlun, match="KV cache"):
-        _module("launchers.worker_utils").keep_kv_caches(zeroer, [torch.zeros(64), None])
+        _module("kv_segments").keep_kv_caches(zeroer, [torch.zeros(64), None])
+
+
+def test_freed_caches_are_not_kept_alive() -> None:
+    cache = torch.ones(64, dtype=torch.int32)
+    addresses = _ints(cache.data_ptr(), dtype=torch.int64).view(torch.uint64)
+    zeroer = SimpleNamespace(_meta=(addresses, 8, 8, 1))
+    segments = _module("kv_segments")
+    segments.keep_kv_caches(zeroer, [cache])
+    assert [view.shape for view in segments.segments(zeroer)] == [(8, 8)]
+    del cache
+    with pytest.raises(RuntimeError, match="freed"):
+        segments.segments(zeroer)
 
 
 def test_segment_ids_of_empty_rows_and_tail() -> None:

@@ -36,7 +36,7 @@ WAITS = {
 def _sources() -> list[Path]:
     package = importlib.import_module(harness.kunlun_package())
     root = Path(next(iter(package.__path__)))
-    shared = [root / name for name in ("ragged.py", "rng.py", "staging.py")]
+    shared = [root / name for name in ("kv_segments.py", "ragged.py", "rng.py", "staging.py")]
     return sorted((root / "launchers").glob("*.py")) + [path for path in shared if path.exists()]
 
 

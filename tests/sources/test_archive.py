@@ -34,7 +34,7 @@ def _file(name: str, data: bytes = b"x", mode: int = 0o644) -> tuple[tarfile.Tar
 
 
 def test_an_sdist_gives_bytes_modes_and_links_without_its_top_folder(tmp_path: Path) -> None:
-    odd = "t/a dir/f é\u2028\".py"
+    odd = 't/a dir/f é\u2028".py'
     file = _tar(
         tmp_path / "t.tar.gz",
         (_info("t", kind=tarfile.DIRTYPE), b""),

@@ -329,6 +329,15 @@ def test_interrupted_keeps_the_part(server: Index, fetch: Fetch) -> None:
     assert server.ranges == [None, f"bytes={len(kept)}-"]
 
 
+def test_counted_bytes_are_in_the_file(server: Index, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a killed process leaves: nothing that was counted may still be in its memory.
+    left = []
+    monkeypatch.setattr(fetch.progress, "_update", lambda done: left.append(fetch.part.stat().st_size - done))
+    server.files = [broken]
+    fetch()
+    assert len(left) > 4 and set(left) == {0}
+
+
 def test_finished_part_needs_no_request(server: Index, fetch: Fetch) -> None:
     fetch.downloads.mkdir(parents=True)
     fetch.part.write_bytes(DATA)
@@ -342,6 +351,7 @@ def test_useless_part_is_dropped(server: Index, fetch: Fetch, left: bytes) -> No
     fetch.part.write_bytes(left)
     assert fetch().read_bytes() == DATA
     assert server.ranges == [None]
+    assert len(fetch.progress.warnings) == 1
 
 
 def test_server_without_ranges(server: Index, fetch: Fetch) -> None:
@@ -459,6 +469,20 @@ def test_length_that_is_not_told(server: Index, fetch: Fetch) -> None:
     assert fetch().read_bytes() == DATA
     assert f"after {HALF} of {len(DATA)} bytes" in fetch.progress.notes[0]
     assert server.ranges == [None, f"bytes={HALF}-"]
+
+
+def test_end_that_breaks_behind_the_last_byte(server: Index, fetch: Fetch) -> None:
+    def answer(handler: Handler) -> None:
+        handler.protocol_version = "HTTP/1.1"
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"%x\r\n%s\r\n" % (len(DATA), DATA))  # the empty last chunk is missing
+        handler.close_connection = True
+
+    server.files = [answer]
+    assert fetch().read_bytes() == DATA
+    assert not fetch.waits
 
 
 def test_body_is_not_decompressed(server: Index, fetch: Fetch) -> None:

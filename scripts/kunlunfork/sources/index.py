@@ -155,7 +155,7 @@ def settings(
             options[name[4:].lower().replace("_", "-")] = value
     urls, origin = _urls(explicit, environ, options)
     for url in urls:
-        _split(url, origin)
+        _check(url, origin)
     return Settings(
         urls=urls,
         origin=origin,
@@ -201,7 +201,7 @@ def _scheme(url: str) -> str:
     return url.partition(":")[0].lower()
 
 
-def _split(url: str, origin: str) -> SplitResult:
+def _check(url: str, origin: str) -> None:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -214,7 +214,6 @@ def _split(url: str, origin: str) -> SplitResult:
             expected="an http or https URL",
             fix=f"name another: --index-url URL; {CLOSED_NETWORK}",
         )
-    return parts
 
 
 def _seconds(text: str | None) -> float:
@@ -265,7 +264,7 @@ def session(settings: Settings, url: str) -> tuple[requests.Session, str]:
                     warnings.simplefilter("ignore", InsecureRequestWarning)
                 return super().send(request, stream, timeout, verify, cert, proxies)
 
-    parts = _split(url, settings.origin)
+    parts = urlsplit(url)
     made = requests.Session()
     made.mount("https://", Adapter())
     made.mount("http://", Adapter())

@@ -348,7 +348,7 @@ def _fill(server: _Server, url: str, part: Path, pin: Pin, update: Callable[[int
     """Download behind what is in `part` up to the pinned size; True if that took more than one connection."""
     size = pin.sdist_size
     with part.open("ab") as file:
-        offset = file.tell() if file.tell() < size else 0
+        offset = file.tell()
         best, ranges, resumed = offset, True, offset > 0
         while offset < size:
             offset = offset if ranges else 0

@@ -219,18 +219,24 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield make_case(rng, "ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=(0.0,), scale=0.4)
     yield make_case(rng, "masked_logits", [4, 4, 3], masked=0.6, temperatures=mixed)
     yield make_case(rng, "masked_logits_one_hot", [4, 4, 3], masked=0.6, temperatures=mixed, draft_vocab=None)
-    for i in range(5):
-        for draft_vocab in (None, 40):
-            yield make_case(
-                rng,
-                f"block_sweep{i}_{'one_hot' if draft_vocab is None else 'draft_logits'}",
-                [5, 5, 5, 4, 5, 3, 5],
-                steps=5,
-                draft_vocab=draft_vocab,
-                mode="block",
-                agree=0.8,
-                scale=3.0,
-            )
+    for agree, scale, draft_vocab in (
+        (0.0, 0.7, 40),
+        (0.3, 0.7, 40),
+        (0.3, 1.0, 40),
+        (0.5, 2.0, 40),
+        (0.5, 1.0, None),
+        (0.8, 3.0, None),
+    ):
+        yield make_case(
+            rng,
+            f"block_sweep_{agree}_{scale}_{'one_hot' if draft_vocab is None else 'draft_logits'}",
+            [5, 5, 5, 4, 5, 3, 5],
+            steps=5,
+            draft_vocab=draft_vocab,
+            mode="block",
+            agree=agree,
+            scale=scale,
+        )
     # Joint ratio 1 and no residual mass in front of a rejection: the threshold is 1, not 0 / 0.
     yield make_case(rng, "block_exact_then_rejected", [4] * 7, mode="block", agree=[1.0, 1.0, 1.0, 0.0], scale=6.0)
     yield make_case(rng, "row_of_minus_infinity", [3, 2, 0, 1], dead_rows=(1, 6, 7, 9))
@@ -244,7 +250,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
         yield make_case(
             rng,
             f"vocabulary_in_chunks_{mode}",
-            [2, 1, 2],
+            [2, 0, 1],
             steps=2,
             vocab=9000,
             draft_vocab=8500,
@@ -253,7 +259,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
             small_chunks=True,
             scale=4.0,
             dead_columns=1100,
-            dead_rows=(4,),
+            dead_rows=(3,),
         )
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")

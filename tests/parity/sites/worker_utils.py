@@ -43,8 +43,7 @@ def _zeroer(kernel: int, ratio: int, blocks: int, layout: str, dtype: torch.dtyp
     context = {name: SimpleNamespace(kv_cache=cache) for name, cache in zip(names, caches, strict=True)}
     zeroer = KVBlockZeroer(torch.device("cpu"), False, iter([group, other]), [kernel], "auto", context)
     # As the fork does behind upstream's __init__; a state space layer holds a list there.
-    launchers = importlib.import_module(f"{kunlun_package()}.launchers.worker_utils")
-    launchers.keep_kv_caches(zeroer, [[poison(3)], *caches])
+    importlib.import_module(f"{kunlun_package()}.kv_segments").keep_kv_caches(zeroer, [[poison(3)], *caches])
     return zeroer, caches
 
 

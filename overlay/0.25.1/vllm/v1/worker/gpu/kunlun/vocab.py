@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes over [rows, vocabulary] tensors in pieces, so that no temporary has their size."""
+
+from collections.abc import Iterator
+
+import torch
+
+# Elements of one piece. Random numbers keep six int64 a piece: on a CPU they should stay in its cache.
+PIECE = 1 << 20
+RNG_PIECE = {"cpu": 1 << 16}
+BLOCK = 1024
+
+
+def pieces(rows: int, vocab_size: int, elements: int = PIECE) -> Iterator[slice]:
+    """Column slices that cover the vocabulary: whole blocks of 1024, about `elements` elements each, at least a block.
+
+    The host knows both numbers, so the shapes are the same in every step of a batch of this size.
+    """
+    width = max(elements // max(rows, 1) // BLOCK, 1) * BLOCK
+    for start in range(0, vocab_size, width):
+        yield slice(start, min(start + width, vocab_size))
+
+
+def rng_elements(device: torch.device) -> int:
+    return RNG_PIECE.get(device.type, PIECE)
+
+
+def row_pieces(rows: int, width: int, elements: int = PIECE) -> Iterator[slice]:
+    """Row slices of about `elements` elements, at least a row each, for passes that need whole rows."""
+    height = max(elements // max(width, 1), 1)
+    for start in range(0, rows, height):
+        yield slice(start, min(start + height, rows))
+
+
+def row_max(logits: torch.Tensor) -> torch.Tensor:
+    """Largest element of each row, [rows], in the tensor's own type. A NaN counts as -inf, as for `tl.max`."""
+    rows, vocab_size = logits.shape
+    best = [
+        logits[:, piece].nan_to_num(float("-inf"), float("inf"), float("-inf")).amax(-1)
+        for piece in pieces(rows, vocab_size)
+    ]
+    return best[0] if len(best) == 1 else torch.stack(best, -1).amax(-1)
