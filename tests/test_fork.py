@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from conftest import VERSION, digest
+from test_apply import apply, undo
 
 from kunlunfork import git, paths
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.paths import EXECUTABLE, REGULAR
 from kunlunfork.store import Store
-from test_apply import apply, undo
 
 HEADER = (
     "From: A <a@b.c>\nDate: Mon, 30 Nov 2026 12:00:00 +0000\nSubject: {name}\nUpstream-Status: Pending\n"
@@ -67,7 +67,9 @@ def test_bytes_modes_links_names_and_binaries_arrive_as_they_are(
 
     def change(work: Path) -> None:
         (work / "vllm/a dir").mkdir()
-        for name, data in zip(names[:5], (b"a\r\nb\nc", b"\xe9\x0c\xe2\x80\xa8x", b"t", b"", bytes(range(256)) * 9)):
+        for name, data in zip(
+            names[:5], (b"a\r\nb\nc", b"\xe9\x0c\xe2\x80\xa8x", b"t", b"", bytes(range(256)) * 9), strict=True
+        ):
             (work / name).write_bytes(data)
         (work / "vllm/link").symlink_to("version.py")
         (work / "setup.py").chmod(0o755)

@@ -13,6 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock
+
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -86,7 +88,8 @@ def prune(content: Content, cache: Cache, *, everything: bool, dry_run: bool) ->
             names.append(download.path.name)
             freed += download.size
             if not dry_run:
-                download.path.unlink(missing_ok=True)
+                with _held(download.path.with_name(download.path.name.removesuffix(".part"))):
+                    download.path.unlink(missing_ok=True)
     if not dry_run:
         store.collect()
         freed = before - _size(cache.root)
@@ -193,7 +196,13 @@ def _take(body: IO[bytes], pin: Pin, cache: Cache) -> Path:
                 expected=f"SHA-256 {pin.sdist_sha256}",
                 fix="export it again: kunlunfork cache export FILE",
             )
-        temporary.replace(final)
+        with _held(final):
+            temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
     return final
+
+
+def _held(download: Path) -> FileLock:
+    """The lock that a process which downloads this file holds (`sources/pypi.py`)."""
+    return FileLock(f"{download}.lock")

@@ -332,6 +332,7 @@ def test_interrupted_keeps_the_part(server: Index, fetch: Fetch) -> None:
 def test_counted_bytes_are_in_the_file(server: Index, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
     # What a killed process leaves: nothing that was counted may still be in its memory.
     left = []
+    monkeypatch.setattr(pypi, "_CHUNK", 1000)
     monkeypatch.setattr(fetch.progress, "_update", lambda done: left.append(fetch.part.stat().st_size - done))
     server.files = [broken]
     fetch()
@@ -557,7 +558,7 @@ def test_announcement_of_another_file(server: Index, fetch: Fetch, field: str) -
         lambda h: h.reply(200, b"{", Content_Type="application/vnd.pypi.simple.v1+json"),
         lambda h: h.reply(200, b'{"files": 3}', Content_Type="application/vnd.pypi.simple.v1+json"),
         html_page("<![foo[ <a href="),
-        html_page("<a>" * 50_000),
+        html_page("<a>" * 5_000),
         html_page('<meta name="pypi:repository-version" content="9.0">'),
         json_page(url="ftp://127.0.0.1/x"),
         status(302),

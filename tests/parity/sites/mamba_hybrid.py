@@ -117,8 +117,9 @@ def _post(
     idx_dtype: torch.dtype = torch.int32,
     rows: Sequence[tuple[int, int]] | None = None,
     hold: bool = True,
+    align: bool = True,
 ) -> Case:
-    """rows (align mode): (running column, computed after the step) a request."""
+    """rows: (running column, computed after the step) a request, passed by the runner in any mode."""
     seed = rng.randrange(2**30)
     slots = rng.sample(range(STATES), n)
     idx = [-1 if row in skipped else slot for row, slot in enumerate(slots)]
@@ -126,15 +127,16 @@ def _post(
 
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
         mamba_utils.environment()
-        self = _state(align=rows is not None)
+        self = _state(align=align and rows is not None)
         args = [self, torch.tensor(idx, dtype=idx_dtype)]
         args.append(counts if isinstance(counts, int) else torch.as_tensor(counts, dtype=torch.int32).clone())
         if rows is not None:
-            if hold:
+            if hold and align:
                 self._mamba_ctx = context(seed, n)[0]
             computed = poison(STATES)
             for slot, (column, after) in zip(slots, rows, strict=True):
-                self._mamba_state_idx_gpu[slot] = column
+                if align:
+                    self._mamba_state_idx_gpu[slot] = column
                 computed[slot] = after
             args.append(computed)
         return tuple(args), {}
@@ -166,6 +168,7 @@ def post_cases(rng: random.Random) -> Iterator[Case]:
     yield _post(rng, "align_saves_full_blocks", 3, sampled=[4, 0, 2], rows=[(2, 9), (0, 3), (1, 9)])
     yield _post(rng, "align_skipped_rows", 3, (1,), [4, 1, 2], rows=[(2, 9), (1, 8), (1, 9)])
     yield _post(rng, "align_before_the_first_batch", 2, sampled=[1, 2], rows=[(0, 5), (1, 8)], hold=False)
+    yield _post(rng, "not_align_mode", 2, sampled=[4, 0], rows=[(2, 9), (0, 3)], align=False)
     for i in range(N_RANDOM):
         yield post_sample(rng, f"random{i}")
 

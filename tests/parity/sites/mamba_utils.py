@@ -232,7 +232,7 @@ def align_cases(rng: random.Random) -> Iterator[Case]:
     yield _align(rng, "stays_in_its_column", [(1, 1, 8), (2, 1, 9), (1, 0, 5)])
     yield _align(rng, "shift_within_the_column", [(4, 1, 10), (3, 1, 9)], layers=(1,), conv=False)
     yield _align(rng, "skipped_rows", [(4, 2, 9), (1, 1, 8), (3, 1, 8)], skipped=(1, 2))
-    yield _align(rng, "not_yet_a_full_block", [(1, 0, 1), (2, 0, 3), (1, 3, 15)])
+    yield _align(rng, "not_yet_a_full_block", [(1, 0, 1), (2, 0, 3), (1, 3, 15), (2, 1, 11)])
     yield _align(rng, "dim_first_layout", [(4, 2, 9), (3, 4, 8)], dim_first=True)
     for i in range(N_RANDOM):
         yield align_sample(rng, f"random{i}")
@@ -270,6 +270,7 @@ def post_sample(rng: random.Random, name: str = "drawn") -> Case:
 def post_cases(rng: random.Random) -> Iterator[Case]:
     yield _post(rng, "saved_to_the_full_block", [(4, 2, 5, 5, 4), (1, 1, 5, 7, 4)])
     yield _post(rng, "shift_within_the_column", [(4, 1, 5, 6, 4), (3, 1, 4, 6, 3), (1, 1, 1, 7, 0)])
+    yield _post(rng, "not_yet_a_full_block", [(2, 1, 4, 9, 3), (3, 0, 5, 2, 4)])
     yield _post(rng, "no_drafts", [(1, 0, 1, 3, 0), (1, 0, 4, 0, 0), (1, 1, 7, 0, 0)])
     yield _post(rng, "empty_batch", [], first_batch=1)
     for i in range(N_RANDOM):
