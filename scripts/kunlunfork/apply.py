@@ -11,7 +11,7 @@ from packaging.version import Version
 from kunlunfork import fork as forks
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths, transaction
+from kunlunfork import paths, recovery, transaction
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.fork import STAMP_PATH, Files, Fork
@@ -301,7 +301,7 @@ def _recover(target: Target, command: str, dry_run: bool, progress: Progress) ->
     if dry_run:
         return None
     forward = journal is None or (journal.verb == "revert") == (command == "revert")
-    recovered = transaction.recover(target.root, target.state, forward=forward)
+    recovered = recovery.recover(target.root, target.state, forward=forward)
     if recovered is not None:
         progress.note(recovered)
     return recovered

@@ -9,7 +9,7 @@ from typing import Literal
 
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths, transaction
+from kunlunfork import paths, recovery
 from kunlunfork.apply import local_edits
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -50,8 +50,8 @@ def _interrupted(target: Target, lock: Lock | None) -> Status | None:
     info, root = target.info, target.root
     journal = journals.read(target.state)
     if journal is not None:
-        done, total = transaction.progress_of(root, journal)
-        strangers = tuple(transaction.edited(root, journal))
+        done, total = recovery.progress_of(root, journal)
+        strangers = tuple(recovery.edited(root, journal))
         other = "revert takes the tree back to upstream" if journal.verb != "revert" else "apply puts the fork back"
         same = "apply" if journal.verb != "revert" else "revert"
         return Status(
@@ -60,7 +60,7 @@ def _interrupted(target: Target, lock: Lock | None) -> Status | None:
             f"put the edited files back first, then kunlunfork {same}" if strangers
             else f"kunlunfork {same} finishes it; {other}",
         )  # fmt: skip
-    if transaction.leftover(target.state, lock):
+    if recovery.leftover(target.state, lock):
         return Status(
             "leftover", root, info.kind, info.version, lock, (), "a command was killed before it changed anything",
             None,

@@ -126,7 +126,7 @@ def _stored(state: Path, entry: Entry) -> bytes | None:
 def execute(root: Path, state: Path, journal: Journal) -> None:
     """Carry out a change from its beginning. The caller holds `exclusive(root)`.
 
-    On an error the tree is put back as it was; after a kill, `recover` does it.
+    On an error the tree is put back as it was; after a kill, `recovery.recover` does it.
 
     Raises:
         ForkError: no space, no permission, or a path that may not be written; the tree is as before.
@@ -142,12 +142,12 @@ def execute(root: Path, state: Path, journal: Journal) -> None:
         # Best effort: what stays is told by status as left over and removed by the next command.
         with contextlib.suppress(OSError):
             if state.is_dir():
-                _drop_leftovers(state, journal.old_lock)
+                drop_leftovers(state, journal.old_lock)
                 if fresh_state:
                     (state / journals.IGNORE).unlink(missing_ok=True)
                     state.rmdir()
         if isinstance(e, OSError):
-            raise _os_error(root, e, "nothing was changed") from e
+            raise os_error(root, e, "nothing was changed") from e
         raise
     try:
         finish(root, state, journal)
@@ -155,17 +155,17 @@ def execute(root: Path, state: Path, journal: Journal) -> None:
         try:
             undo(root, state, journal)
         except OSError as again:
-            raise _os_error(
+            raise os_error(
                 root,
                 again,
                 "the change is half done; run `kunlunfork status` and then revert or apply when that is mended",
             ) from e
         if isinstance(e, KeyboardInterrupt):
             raise
-        raise _os_error(root, e, "everything was put back") from e
+        raise os_error(root, e, "everything was put back") from e
 
 
-def _os_error(root: Path, e: OSError, state: str) -> ForkError:
+def os_error(root: Path, e: OSError, state: str) -> ForkError:
     at = f" ({os.fsdecode(e.filename)})" if e.filename else ""
     return ForkError(
         f"{root} cannot be changed; {state}",
@@ -304,7 +304,7 @@ def _check(root: Path, journal: Journal) -> None:
         raise OSError(f"{', '.join(wrong[:3])} did not keep the bytes that were written")
 
 
-def _drop_leftovers(state: Path, lock: locks.Lock | None) -> None:
+def drop_leftovers(state: Path, lock: locks.Lock | None) -> None:
     """Delete what neither the lock nor a revert needs."""
     keep = lock.pre_blobs() if lock is not None else set()
     pre = state / PRE
@@ -327,84 +327,11 @@ def _clean(state: Path, lock: locks.Lock | None) -> None:
     checkpoint("end")
     (state / journals.NAME).unlink(missing_ok=True)
     checkpoint("clean")
-    _drop_leftovers(state, lock)
+    drop_leftovers(state, lock)
     if lock is None:
         checkpoint("remove state")
         (state / journals.IGNORE).unlink(missing_ok=True)
         state.rmdir()
-
-
-def leftover(state: Path, lock: locks.Lock | None) -> bool:
-    """Whether a process was killed before it wrote a journal, or after it was done with one: nothing is half changed.
-
-    Raises:
-        ForkError: the folder holds pre-images, but the lock that says whose they are is gone.
-    """
-    if not state.is_dir():
-        return False
-    names = {entry.name for entry in state.iterdir()} - {journals.IGNORE}
-    if lock is not None:
-        return bool(names & {STAGE, f"{locks.NAME}.new", f"{journals.NAME}.new"})
-    if STAGE in names or not names:
-        return True
-    raise ForkError(
-        f"{state} has lost its lock",
-        found=", ".join(sorted(names)[:4]),
-        expected=f"{locks.NAME}, which says what the fork changed and how to undo it",
-        fix=f"restore {locks.NAME}, or put a fresh vLLM in place and delete {state}",
-    )
-
-
-def recover(root: Path, state: Path, *, forward: bool) -> str | None:
-    """Deal with what a killed process left. The caller holds `exclusive(root)`.
-
-    Returns:
-        What was done, for the user, or None where nothing was left over.
-
-    Raises:
-        ForkError: a file of the change is neither as before nor as after it: someone edited it since.
-    """
-    journal = journals.read(state)
-    if journal is None:
-        lock = locks.read(state)
-        if not leftover(state, lock):
-            return None
-        if lock is None:
-            shutil.rmtree(state)
-        else:
-            _drop_leftovers(state, lock)
-        return "a command that was killed before it changed anything left files behind; they were removed"
-    strangers = edited(root, journal)
-    if strangers:
-        raise ForkError(
-            f"a killed {journal.verb} left {root} half changed, and files were edited since",
-            details=strangers,
-            fix="put these files back (or move them away), then run the command again",
-        )
-    try:
-        (finish if forward else undo)(root, state, journal)
-    except OSError as e:
-        raise _os_error(root, e, "the change is still half done") from e
-    return f"a killed {journal.verb} was {'finished' if forward else 'undone'}"
-
-
-def edited(root: Path, journal: Journal) -> list[str]:
-    """Paths of a journal that are neither as before nor as after."""
-    found = []
-    for change in journal.changes:
-        have = paths.read_entry(root, change.path)
-        if (have[0] if have else None) not in (change.before, change.after):
-            found.append(paths.show(change.path))
-    return found
-
-
-def progress_of(root: Path, journal: Journal) -> tuple[int, int]:
-    """(paths already changed, all paths) of a change under way."""
-    done = 0
-    for change in journal.changes:
-        have = paths.read_entry(root, change.path)
-        done += (have[0] if have else None) == change.after
-    return done, len(journal.changes)
 
 
 def collect_data(*sources: Mapping[bytes, tuple[Entry, bytes] | None]) -> dict[str, bytes]:

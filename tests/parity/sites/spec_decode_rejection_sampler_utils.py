@@ -25,10 +25,12 @@ def _behind_the_count(state: State) -> dict[str, torch.Tensor]:
     return {"ret[0]": torch.arange(sampled.shape[1]) >= num_sampled.unsqueeze(1)}
 
 
-def _chunks(small: bool) -> None:
-    """Let the fork walk the vocabulary in several chunks although it is small here."""
+def _pieces(small: bool) -> None:
+    """Let the fork walk the vocabulary in several pieces although it is small here."""
     module: Any = importlib.import_module(f"{kunlun_package()}.launchers.spec_decode_rejection_sampler_utils")
-    module.ROWS_BY_COLUMNS, module.NOISE_ROWS_BY_COLUMNS = (1, 1) if small else (1 << 22, 1 << 20)
+    vocab: Any = importlib.import_module(f"{kunlun_package()}.vocab")
+    module.STATISTICS_PIECE = 1 if small else 1 << 22
+    module.rng_elements = (lambda device: 1) if small else vocab.rng_elements
 
 
 def make_case(
@@ -55,7 +57,7 @@ def make_case(
     dead_columns: int = 0,
     dead_rows: Sequence[int] = (),
     behind_rows: float = 99.0,
-    small_chunks: bool = False,
+    small_pieces: bool = False,
 ) -> Case:
     """drafts: number of draft tokens a request. draft_vocab None: the draft was certain of its tokens.
 
@@ -131,7 +133,7 @@ def make_case(
         kwargs = {}
 
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
-        _chunks(small_chunks)
+        _pieces(small_pieces)
         # A view of wider rows, as a padded vocabulary leaves it.
         logits = torch.full((rows, vocab + 3), behind_rows, dtype=logits_dtype)[:, :vocab]
         logits.copy_(args[0])
@@ -216,7 +218,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
         rng, "draft_vocabulary_is_smaller_block", [4, 3, 2], vocab=60, draft_vocab=44, mode="block", temperatures=mixed
     )
     yield make_case(rng, "draft_vocabulary_is_larger", [4, 3, 2], vocab=40, draft_vocab=51, temperatures=mixed)
-    yield make_case(rng, "ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=(0.0,), scale=0.4)
+    yield make_case(rng, "B11_ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=(0.0,), scale=0.4)
     yield make_case(rng, "masked_logits", [4, 4, 3], masked=0.6, temperatures=mixed)
     yield make_case(rng, "masked_logits_one_hot", [4, 4, 3], masked=0.6, temperatures=mixed, draft_vocab=None)
     for agree, scale, draft_vocab in (
@@ -246,23 +248,57 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield make_case(rng, "one_step_block", [1, 0, 1, 1], steps=1, mode="block", temperatures=mixed)
     yield make_case(rng, "no_drafts_at_all", [0, 0, 0], temperatures=mixed)
     yield make_case(rng, "empty_batch", [])
+    both = make_case(rng, "block_with_synthetic_rates_is_refused", [1], mode="synthetic")
+    args, _ = both.make()
+    yield Case(both.name, lambda: (args, {"use_block_verification": True}), raises=AssertionError)
     for mode in ("standard", "block"):
         yield make_case(
             rng,
-            f"vocabulary_in_chunks_{mode}",
+            f"vocabulary_in_pieces_{mode}",
             [2, 0, 1],
             steps=2,
             vocab=9000,
             draft_vocab=8500,
             temperatures=mixed,
             mode=mode,
-            small_chunks=True,
+            small_pieces=True,
             scale=4.0,
             dead_columns=1100,
             dead_rows=(3,),
         )
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
+
+
+def greedy_sample(rng: random.Random, name: str = "drawn") -> Case:
+    steps = rng.randrange(1, 6)
+    drafts = [rng.randrange(0, steps + 1) for _ in range(rng.randrange(1, 6))]
+    return make_case(
+        rng,
+        name,
+        drafts,
+        steps,
+        vocab=rng.choice([17, 40]),
+        draft_vocab=rng.choice([None, 17, 40]),
+        temperatures=(0.0,),
+        mode=rng.choice(["standard", "synthetic", "block"]),
+        agree=rng.choice([0.6, 1.0]),
+        ties=rng.random() < 0.3,
+    )
+
+
+def greedy_cases(rng: random.Random) -> Iterator[Case]:
+    zero = (0.0,)
+    yield make_case(rng, "B11_ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=zero, scale=0.4)
+    yield make_case(rng, "minus_one_synthetic", [4, 3], invalid=(0, 6), temperatures=zero, mode="synthetic", rates=[1.0] * 4)
+    yield make_case(rng, "draft_vocabulary_is_smaller", [4, 3, 2], vocab=60, draft_vocab=44, temperatures=zero)
+    yield make_case(rng, "no_drafts_at_all", [0, 0], temperatures=zero)
+    yield make_case(rng, "empty_batch", [])
+    yield make_case(
+        rng, "vocabulary_in_pieces", [2, 1], vocab=9000, temperatures=zero, small_pieces=True, draft_vocab=None
+    )
+    for i in range(N_RANDOM):
+        yield greedy_sample(rng, f"random{i}")
 
 
 SITES = (
@@ -272,5 +308,14 @@ SITES = (
         "spec_decode_rejection_sampler_utils:rejection_sample",
         cases,
         sample,
+    ),
+    # What the torch backend may use where the host knows that every request is greedy.
+    Site(
+        (33, 35, 36, 37),
+        lambda: original(MODULE, "rejection_sample"),
+        "spec_decode_rejection_sampler_utils:rejection_sample_greedy",
+        greedy_cases,
+        greedy_sample,
+        backends=("torch",),
     ),
 )
