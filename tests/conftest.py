@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import REPO, VERSION, Upstream
 
-from kunlunfork import cache, paths
+from kunlunfork import cache
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.fork import Fork, load
+from kunlunfork.fork import load
 from kunlunfork.progress import Silent
 from kunlunfork.sources.base import Settings, release
 from kunlunfork.store import Base, Store
-
-REPO = Path(__file__).resolve().parents[1]
-VERSION = "0.25.1"
 
 
 @pytest.fixture(autouse=True)
@@ -66,21 +63,6 @@ def sdist(base: Base, content: Content, user_cache: Cache) -> Path:
     return user_cache.downloads / content.pin(VERSION).sdist_name
 
 
-@dataclass(frozen=True)
-class Upstream:
-    """Upstream's files, by path."""
-
-    files: dict[bytes, tuple[paths.Entry, bytes]]
-
-    def write(self, root: Path) -> Path:
-        for path, (entry, data) in self.files.items():
-            full = paths.on_disk(root, path)
-            full.parent.mkdir(parents=True, exist_ok=True)
-            full.write_bytes(data)
-            full.chmod(0o755 if entry.mode == paths.EXECUTABLE else 0o644)
-        return root
-
-
 # What makes a folder a tree of vLLM, some neighbours of what the fork touches, and an executable file.
 _ALSO = (b"vllm/__init__.py", b"vllm/_version.py", b"vllm/version.py", b"vllm/v1/worker/gpu/README.md",
          b"vllm/v1/worker/gpu/states.py", b"PKG-INFO", b"setup.py")  # fmt: skip
@@ -101,22 +83,6 @@ def tree(tmp_path: Path, upstream: Upstream) -> Path:
     return upstream.write(tmp_path / "tree")
 
 
-def digest(root: Path) -> dict[str, tuple[int, str]]:
-    """Everything below a folder: mode and blob of each file, and the folders; bytecode left out."""
-    found = {}
-    for full in sorted(root.rglob("*")):
-        name = full.relative_to(root).as_posix()
-        if "__pycache__" in name:
-            continue
-        if full.is_symlink():
-            found[name] = (0, os.fspath(full.readlink()))
-        elif full.is_dir():
-            found[name] = (0, "folder")
-        else:
-            found[name] = (full.stat().st_mode & 0o7777, paths.blob_id(full.read_bytes()))
-    return found
-
-
 @pytest.fixture
 def small_content(tmp_path: Path) -> Content:
     """The real series with a small overlay, in a folder that a test may change."""
@@ -127,6 +93,3 @@ def small_content(tmp_path: Path) -> Content:
     (folder / "kunlun" / "__init__.py").write_bytes(b"# overlay\n")
     (folder / "model_runner_v2.py").write_bytes(b"# runner\n")
     return Content(root, clone=True)
-
-
-Forks = Callable[[Content], Fork]

@@ -6,28 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import VERSION, Upstream, digest
+from support import VERSION, Upstream, apply, digest, state, undo
 
 from kunlunfork import lock as locks
 from kunlunfork import paths, status, target
-from kunlunfork.apply import Outcome, apply_in_place, revert
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.fork import STAMP_PATH, load
-from kunlunfork.progress import Silent
 from kunlunfork.store import Store
-
-
-def apply(content: Content, tree: Path, store: Store, *, wanted: str | None = None, dry_run: bool = False) -> Outcome:
-    return apply_in_place(content, target.of_tree(tree), store, wanted=wanted, dry_run=dry_run, progress=Silent())
-
-
-def undo(tree: Path, *, dry_run: bool = False) -> Outcome:
-    return revert(target.of_tree(tree), dry_run=dry_run, progress=Silent())
-
-
-def state(tree: Path, content: Content) -> status.Status:
-    return status.read(target.of_tree(tree), content)
 
 
 def test_applies_every_patch_and_overlay_file_and_reverts_to_the_byte(

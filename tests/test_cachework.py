@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import VERSION
+from support import VERSION
 
 from kunlunfork import cachework
 from kunlunfork.cache import Cache

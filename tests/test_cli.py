@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPO, VERSION
+from support import REPO, VERSION
 
 from kunlunfork import __version__, cli, errors
 from kunlunfork.store import Base

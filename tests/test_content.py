@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import REPO, VERSION
+from support import REPO, VERSION
 
 from kunlunfork import content as contents
 from kunlunfork import overlay, pins

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import VERSION, Upstream, digest
-from test_apply import apply, state, undo
+from support import VERSION, Upstream, apply, digest, state, undo
 
 from kunlunfork import make
 from kunlunfork.cache import Cache

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import VERSION, digest
-from test_apply import apply, undo
+from support import VERSION, apply, digest, undo
 
 from kunlunfork import git, paths
 from kunlunfork.content import Content

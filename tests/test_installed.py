@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import REPO, VERSION, Upstream, digest
+from support import REPO, VERSION, Upstream, digest
 from test_cli import as_json
 
 from kunlunfork import paths

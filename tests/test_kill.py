@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import VERSION, digest
-from test_apply import apply, state, undo
+from support import VERSION, apply, digest, state, undo
 
 from kunlunfork import status, target, transaction
 from kunlunfork.content import Content

@@ -8,8 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import VERSION, Upstream, digest
-from test_apply import undo
+from support import VERSION, Upstream, digest, undo
 
 from kunlunfork import make, newtree, status, target, transaction
 from kunlunfork.cache import Cache

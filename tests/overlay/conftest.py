@@ -16,7 +16,7 @@ import pytest
 OVERLAY = Path(__file__).resolve().parents[2] / "overlay" / "0.25.1"
 GPU = OVERLAY / "vllm" / "v1" / "worker" / "gpu"
 _PACKAGE = "kunlun_under_test"
-_MODULES = ("backend", "binder", "dispatch", "hook", "sites", "stamp", "switches")
+_MODULES = ("backend", "binder", "dispatch", "hook", "host_facts", "sites", "stamp", "switches", "upstream_source")
 
 
 @pytest.fixture(scope="session")

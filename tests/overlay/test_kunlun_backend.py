@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 
 import pytest
 
@@ -100,6 +101,37 @@ def test_a_variant_runs_while_its_switch_is_off(decide, site):
     assert run(decide(sites, probe=(False, ""), KERNELS="torch", HOSTVEC="0")) == {"launch": "reference"}
 
 
+def test_a_batch_that_is_all_greedy_runs_the_form_for_it(kunlun, decide, site):
+    sites = [site("launch", when_greedy="other")]
+    plan = decide(sites, probe=None, KERNELS="torch")
+    assert run(plan) == {"launch": "launchers"}
+    with kunlun.host_facts.batch(all_rows_greedy=True):
+        assert run(plan) == {"launch": "launchers other"}
+        with kunlun.host_facts.batch(all_rows_greedy=False):
+            assert run(plan) == {"launch": "launchers"}
+        assert run(plan) == {"launch": "launchers other"}
+    assert run(plan) == {"launch": "launchers"}
+
+
+@pytest.mark.parametrize(
+    ("switch", "probe", "expected"),
+    [("GUMBEL_GREEDY", None, "launchers"), ("REJ_XPU", (False, ""), "reference"), ("REJ_XPU", (True, ""), None)],
+)
+def test_who_has_no_form_for_a_greedy_batch(kunlun, decide, site, switch, probe, expected):
+    plan = decide([site("launch", "KUNLUN_REJ_XPU", when_greedy="other")], probe, KERNELS="torch", **{switch: "0"})
+    with kunlun.host_facts.batch(all_rows_greedy=True):
+        assert run(plan).get("launch") == expected
+
+
+def test_what_one_thread_knows_of_its_batch_is_not_told_to_another(kunlun):
+    seen = []
+    with kunlun.host_facts.batch(all_rows_greedy=True):
+        thread = threading.Thread(target=lambda: seen.append(kunlun.host_facts.all_rows_greedy()))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
 def test_whatever_is_missing_is_named_at_once(kunlun, decide, site, world):
     world.write("fakekunlun.launchers.wrong", "def launch(x, y=0):\n    pass\n")
     sites = [site("launch"), site("gone"), site("lost"), site("launch", impl="absent"), site("launch", impl="wrong")]
@@ -111,6 +143,11 @@ def test_whatever_is_missing_is_named_at_once(kunlun, decide, site, world):
         "launchers.impl: gone, lost; launchers.absent: launch; launchers.wrong: launch(x) (it has launch(x, y=0))."
         in text
     )
+
+
+def test_a_missing_form_for_a_greedy_batch_is_named(kunlun, decide, site):
+    with pytest.raises(kunlun.backend.BackendError, match=r"launchers\.impl: quick\."):
+        decide([site("launch", when_greedy="quick")], probe=None, KERNELS="torch")
 
 
 def test_a_missing_variant_and_a_missing_reference_are_named(kunlun, decide, site):

@@ -29,14 +29,37 @@ class Kernel:
         return lambda x: type(self).launch(self, x)
 
 
+class Sampler:
+    """Upstream's, as far as the runner looks into it."""
+
+    def __init__(self, *temperatures):
+        self.sampling_states = SimpleNamespace(temperature=SimpleNamespace(np=temperatures))
+
+
 class GPUModelRunner:
     """Upstream's V2 runner."""
 
+    made_sampler = Sampler(0.0, 0.7, 0.0)
+
     def __init__(self, vllm_config, device):
         self.at_init = [(vllm_config, device), *LOG]
+        self.sampler = None
 
     def load_model(self, load_dummy_weights=False, *args, **kwargs):
         LOG.append(("load_model", load_dummy_weights))
+        self.sampler = self.made_sampler
+
+    def initialize_kv_cache(self, kv_cache_config):
+        LOG.append(("initialize_kv_cache", kv_cache_config))
+        self.block_tables = SimpleNamespace(block_sizes=[32], kernel_block_sizes=[16])
+
+    def _init_kv_zero_meta(self):
+        self.kv_block_zeroer = "zeroer"
+        layers = {"attn": SimpleNamespace(kv_cache="cache"), "moe": SimpleNamespace()}
+        self.compilation_config = SimpleNamespace(static_forward_context=layers)
+
+    def sample(self, hidden_states, input_batch, grammar_output):
+        return hidden_states, grammar_output, host_facts().all_rows_greedy()
 
 
 class CPUModelRunner(GPUModelRunner):
@@ -44,6 +67,10 @@ class CPUModelRunner(GPUModelRunner):
 
 
 LOG: list[object] = []
+
+
+def host_facts():
+    return sys.modules["vllm.v1.worker.gpu.kunlun.host_facts"]
 
 
 @pytest.fixture
@@ -54,7 +81,10 @@ def vllm(kunlun, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     finders = list(sys.meta_path)
     log: list[str] = []
-    logger = SimpleNamespace(info=lambda text, *args: log.append(text % args))
+    logger = SimpleNamespace(
+        info=lambda text, *args: log.append(text % args),
+        warning=lambda text, *args: log.append("warning: " + text % args),
+    )
 
     def stub(name, **attributes):
         module = ModuleType(name)
@@ -66,17 +96,19 @@ def vllm(kunlun, monkeypatch):
             setattr(sys.modules[parent], child, module)
         return module
 
-    stub("torch", device=str, int32="int32", full=lambda shape, value, dtype, device: Tensor(value))
+    stub("torch", device=str, Tensor=Tensor, int32="int32", full=lambda shape, value, dtype, device: Tensor(value))
     distributed = stub("torch.distributed", is_initialized=lambda: False)
     stub("vllm")
     stub("vllm.config", VllmConfig=object)
     stub("vllm.logger", init_logger=lambda name: logger)
     stub("vllm.distributed", parallel_state=SimpleNamespace())
     triton = stub("vllm.triton_utils", HAS_TRITON=True, tl=None, triton=SimpleNamespace(jit=lambda fn: Kernel()))
+    stub("vllm.utils")
+    stub("vllm.utils.math_utils", next_power_of_2=lambda n: ("next_power_of_2", n))
     for name in ("vllm.v1", "vllm.v1.worker", "vllm.v1.worker.gpu", "vllm.v1.worker.cpu"):
         stub(name)
     sys.modules["vllm.v1.worker.gpu"].__path__ = [str(kunlun.gpu)]
-    stub("vllm.v1.worker.gpu.model_runner", GPUModelRunner=GPUModelRunner)
+    stub("vllm.v1.worker.gpu.model_runner", GPUModelRunner=GPUModelRunner, Sampler=Sampler)
     stub("vllm.v1.worker.cpu.model_runner", CPUModelRunner=CPUModelRunner)
     monkeypatch.setattr(Kernel, "launch", Kernel.launch)
     for name in [n for n in os.environ if n.startswith("KUNLUN_")]:
@@ -87,6 +119,8 @@ def vllm(kunlun, monkeypatch):
         startup=importlib.import_module("vllm.v1.worker.gpu.kunlun.startup"),
         probe=importlib.import_module("vllm.v1.worker.gpu.kunlun.probe"),
         backend=importlib.import_module("vllm.v1.worker.gpu.kunlun.backend"),
+        kunlun=lambda name: importlib.import_module(f"vllm.v1.worker.gpu.kunlun.{name}"),
+        stub=stub,
         distributed=distributed,
         triton=triton,
         log=log,
@@ -112,6 +146,118 @@ def test_after_loading_the_model_the_binder_settles(vllm, monkeypatch):
     monkeypatch.setattr(vllm.runner.BINDER, "settle", lambda: LOG.append("settle"))
     runner.load_model(load_dummy_weights=True)
     assert LOG == [("load_model", True), "settle"]
+
+
+@pytest.fixture
+def torch_runner(vllm, monkeypatch):
+    """Makes a runner that runs the fork's kernels, for which there are none here."""
+
+    def make(**environ):
+        for name, value in environ.items():
+            monkeypatch.setenv(f"KUNLUN_{name}", value)
+        plan = vllm.backend.Plan("torch", "said by the test")
+        monkeypatch.setattr(vllm.backend, "decide", lambda switches, probe, sites: plan)
+        monkeypatch.setattr(vllm.runner.BINDER, "activate", lambda targets: None)
+        return vllm.runner.ModelRunnerV2("config", "cpu")
+
+    def all_rows_greedy(temperature, rows):
+        return all(temperature[row] == 0.0 for row in rows)
+
+    vllm.stub("vllm.v1.worker.gpu.kunlun.launchers")
+    vllm.stub("vllm.v1.worker.gpu.kunlun.launchers.sample_gumbel", all_rows_greedy=all_rows_greedy)
+    return make
+
+
+def sampled(runner, *rows):
+    return runner.sample("hidden", SimpleNamespace(idx_mapping_np=rows), "grammar")
+
+
+def test_launchers_hear_of_a_batch_that_is_all_greedy_and_of_no_other(torch_runner):
+    runner = torch_runner()
+    assert sampled(runner, 0) == ("hidden", "grammar", False), "nobody has looked at the sampler yet"
+    runner.load_model()
+    assert sampled(runner, 0, 2) == ("hidden", "grammar", True)
+    assert sampled(runner, 0, 1) == ("hidden", "grammar", False)
+    assert host_facts().all_rows_greedy() is False
+
+
+def test_a_step_that_fails_does_not_leave_the_next_one_greedy(torch_runner, monkeypatch):
+    runner = torch_runner()
+    runner.load_model()
+
+    def fails(self, *args):
+        assert host_facts().all_rows_greedy()
+        raise LookupError
+
+    monkeypatch.setattr(GPUModelRunner, "sample", fails)
+    with pytest.raises(LookupError):
+        sampled(runner, 0)
+    assert host_facts().all_rows_greedy() is False
+
+
+@pytest.mark.parametrize("case", ["switched off", "no sampler", "another sampler", "upstream"])
+def test_who_does_not_look_at_temperatures(vllm, torch_runner, monkeypatch, case):
+    if case == "no sampler":
+        monkeypatch.setattr(GPUModelRunner, "made_sampler", None)
+    if case == "another sampler":
+        monkeypatch.setattr(GPUModelRunner, "made_sampler", object())
+    if case == "upstream":
+        runner = vllm.runner.ModelRunnerV2("config", "cpu")
+    else:
+        runner = torch_runner(GUMBEL_GREEDY="off" if case == "switched off" else "on")
+    runner.load_model()
+    assert sampled(runner, 0) == ("hidden", "grammar", False)
+
+
+@pytest.mark.parametrize(("fixes", "sizes"), [("0", [32]), ("1", [16])])
+def test_upstream_fixes(vllm, torch_runner, fixes, sizes):
+    constants = {}
+    for layer in ("launchers", "reference"):
+        vllm.stub(f"vllm.v1.worker.gpu.kunlun.{layer}")
+        constants[layer] = vllm.stub(f"vllm.v1.worker.gpu.kunlun.{layer}.sample_bad_words", SPEC_OFFSET=None)
+    runner = torch_runner(UPSTREAM_FIXES=fixes)
+    runner.initialize_kv_cache("kv")
+    assert LOG == [("initialize_kv_cache", "kv")]
+    assert runner.block_tables.block_sizes == sizes
+    assert {layer: module.SPEC_OFFSET for layer, module in constants.items()} == dict.fromkeys(constants, int(fixes))
+
+
+def test_upstream_fixes_do_nothing_with_upstreams_kernels_and_that_is_said(vllm, monkeypatch):
+    monkeypatch.setenv("KUNLUN_UPSTREAM_FIXES", "1")
+    runner = vllm.runner.ModelRunnerV2("config", "cpu")
+    runner.initialize_kv_cache("kv")
+    assert runner.block_tables.block_sizes == [32]
+    assert vllm.log[1:] == [
+        "warning: KUNLUN_UPSTREAM_FIXES changes nothing where upstream's kernels run; set KUNLUN_KERNELS=torch"
+    ]
+
+
+def test_the_caches_behind_the_zeroers_addresses_are_kept(vllm, torch_runner, monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        vllm.runner.kv_segments, "keep_kv_caches", lambda zeroer, caches: kept.append([zeroer, *caches])
+    )
+    torch_runner()._init_kv_zero_meta()
+    assert kept == [["zeroer", "cache", None]]
+
+
+def test_upstreams_zeroer_is_left_alone(vllm, monkeypatch):
+    monkeypatch.setattr(vllm.runner.kv_segments, "keep_kv_caches", None)
+    vllm.runner.ModelRunnerV2("config", "cpu")._init_kv_zero_meta()
+
+
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_the_stand_in_for_triton_gets_what_it_lacks(vllm, has_triton):
+    vllm.triton.HAS_TRITON = has_triton
+    vllm.kunlun("placeholder").complete()
+    triton = vllm.triton.triton
+    if has_triton:
+        assert not hasattr(triton, "next_power_of_2")
+        return
+    assert triton.next_power_of_2(5) == ("next_power_of_2", 5)
+    triton.next_power_of_2 = "upstream's"
+    vllm.kunlun("placeholder").complete()
+    assert triton.next_power_of_2 == "upstream's"
 
 
 def test_the_workers_names(vllm):

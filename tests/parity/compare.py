@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-
 # Path -> data pointer before and after the call.
 Addresses = Mapping[str, tuple[int, int]]
 

@@ -30,9 +30,7 @@ def _tables(
 ) -> Any:
     from vllm.v1.worker.gpu.block_table import BlockTables
 
-    tables = BlockTables(
-        list(manager), max_reqs, max_tokens, list(blocks), torch.device("cpu"), list(kernel), *cp
-    )
+    tables = BlockTables(list(manager), max_reqs, max_tokens, list(blocks), torch.device("cpu"), list(kernel), *cp)
     for i, (table, target) in enumerate(zip(tables.block_tables, tables.input_block_tables, strict=True)):
         # In place: upstream's kernels hold these addresses.
         n = table.gpu.numel()

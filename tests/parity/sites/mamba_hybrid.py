@@ -85,9 +85,7 @@ def pre_sample(rng: random.Random, name: str = "drawn") -> Case:
         query = rng.randrange(1, BLOCK_SIZE * COLUMNS - computed)
         accepted = rng.randrange(1, 5)
         rows.append((rng.randrange(-1, COLUMNS - 4), accepted, computed, query))
-    return _pre(
-        rng, name, rows, rng.choice([torch.int32, torch.int64]), dim_first=rng.random() < 0.3
-    )
+    return _pre(rng, name, rows, rng.choice([torch.int32, torch.int64]), dim_first=rng.random() < 0.3)
 
 
 def pre_cases(rng: random.Random) -> Iterator[Case]:

@@ -32,9 +32,7 @@ def config(layers: Sequence[int]) -> SimpleNamespace:
     spec = MambaSpec(BLOCK_SIZE, shapes=((1,),), dtypes=(torch.float32,), mamba_cache_mode="align")
     groups = [SimpleNamespace(kv_cache_spec=None, layer_names=["attention"])]
     for group, count in enumerate(layers):
-        groups.append(
-            SimpleNamespace(kv_cache_spec=spec, layer_names=[f"mamba{group}.{i}" for i in range(count)])
-        )
+        groups.append(SimpleNamespace(kv_cache_spec=spec, layer_names=[f"mamba{group}.{i}" for i in range(count)]))
     return SimpleNamespace(kv_cache_groups=groups)
 
 
@@ -100,9 +98,7 @@ def context(
     return ctx, kv_cache_config, layer_states, tables
 
 
-def _case(
-    name: str, make: Callable[[], tuple[Any, ...]], chunk_bytes: int = 64 << 20, **settings: Any
-) -> Case:
+def _case(name: str, make: Callable[[], tuple[Any, ...]], chunk_bytes: int = 64 << 20, **settings: Any) -> Case:
     def build() -> tuple[tuple[Any, ...], dict[str, Any]]:
         args = make()
         environment(settings.get("dim_first", False), chunk_bytes)
@@ -238,9 +234,7 @@ def align_cases(rng: random.Random) -> Iterator[Case]:
         yield align_sample(rng, f"random{i}")
 
 
-def _post(
-    rng: random.Random, name: str, rows: Sequence[tuple[int, int, int, int, int]], **settings: Any
-) -> Case:
+def _post(rng: random.Random, name: str, rows: Sequence[tuple[int, int, int, int, int]], **settings: Any) -> Case:
     """rows: (accepted, source column, scheduled, computed before, drafts) a request."""
     seed = rng.randrange(2**30)
     n = len(rows)

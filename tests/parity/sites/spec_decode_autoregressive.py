@@ -153,9 +153,7 @@ def _decode(
         return Case(name, fresh(draft[:n, 0], target, rejected, into, max_model_len, max_num_reqs))
     return Case(
         name,
-        fresh(
-            draft[:n, 0], target, rejected, into, max_model_len, max_num_reqs, advance_draft_positions=advance
-        ),
+        fresh(draft[:n, 0], target, rejected, into, max_model_len, max_num_reqs, advance_draft_positions=advance),
     )
 
 

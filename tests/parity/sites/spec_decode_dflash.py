@@ -92,9 +92,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
         layout = "anchor" if anchor else "bonus"
         yield _case(rng, f"B13_{layout}_ragged", [5, 1, 5, 3], [2, 0, 4, 0], [3, 1, 1, 3], anchor)
         yield _case(rng, f"{layout}_second_kv_group", [5, 2], [1, 0], [4, 1], anchor, group=1)
-        yield _case(
-            rng, f"{layout}_one_step_no_padding", [2, 2, 1], [1, 0, 0], [1, 1, 1], anchor, steps=1, pad=0
-        )
+        yield _case(rng, f"{layout}_one_step_no_padding", [2, 2, 1], [1, 0, 0], [1, 1, 1], anchor, steps=1, pad=0)
         yield _case(
             rng,
             f"{layout}_clamped_at_max_model_len",

@@ -27,7 +27,7 @@ def _behind_the_count(state: State) -> dict[str, torch.Tensor]:
 
 def _pieces(small: bool) -> None:
     """Let the fork walk the vocabulary in several pieces although it is small here."""
-    module: Any = importlib.import_module(f"{kunlun_package()}.launchers.spec_decode_rejection_sampler_utils")
+    module: Any = importlib.import_module(f"{kunlun_package()}.verification")
     vocab: Any = importlib.import_module(f"{kunlun_package()}.vocab")
     module.STATISTICS_PIECE = 1 if small else 1 << 22
     module.rng_elements = (lambda device: 1) if small else vocab.rng_elements
@@ -169,7 +169,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
     mixed = (0.0, 1.0, 0.6)
     for mode in ("standard", "synthetic", "block"):
         for draft_vocab in (None, 40):
-            kind = f"{mode}_{'one_hot' if draft_vocab is None else 'draft_logits'}"
+            kind = f"B12_{mode}_{'one_hot' if draft_vocab is None else 'draft_logits'}"
             yield make_case(
                 rng, f"{kind}_greedy_rows", [4, 2, 0, 3], draft_vocab=draft_vocab, temperatures=(0.0,), mode=mode
             )
@@ -179,9 +179,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
             yield make_case(
                 rng, f"{kind}_fp64", [4, 4, 1], draft_vocab=draft_vocab, temperatures=mixed, mode=mode, fp64=True
             )
-            yield make_case(
-                rng, f"{kind}_draft_agrees", [4, 4, 4], draft_vocab=draft_vocab, mode=mode, agree=1.0
-            )
+            yield make_case(rng, f"{kind}_draft_agrees", [4, 4, 4], draft_vocab=draft_vocab, mode=mode, agree=1.0)
             yield make_case(
                 rng, f"{kind}_draft_is_unrelated", [4, 4, 4, 4, 4], draft_vocab=draft_vocab, mode=mode, agree=0.0
             )
@@ -213,11 +211,17 @@ def cases(rng: random.Random) -> Iterator[Case]:
             agree=1.0,
             behind_rows=-torch.inf,
         )
-    yield make_case(rng, "draft_vocabulary_is_smaller", [4, 3, 2, 4], vocab=60, draft_vocab=44, temperatures=mixed)
+    yield make_case(rng, "B12_draft_vocabulary_is_smaller", [4, 3, 2, 4], vocab=60, draft_vocab=44, temperatures=mixed)
     yield make_case(
-        rng, "draft_vocabulary_is_smaller_block", [4, 3, 2], vocab=60, draft_vocab=44, mode="block", temperatures=mixed
+        rng,
+        "B12_draft_vocabulary_is_smaller_block",
+        [4, 3, 2],
+        vocab=60,
+        draft_vocab=44,
+        mode="block",
+        temperatures=mixed,
     )
-    yield make_case(rng, "draft_vocabulary_is_larger", [4, 3, 2], vocab=40, draft_vocab=51, temperatures=mixed)
+    yield make_case(rng, "B12_draft_vocabulary_is_larger", [4, 3, 2], vocab=40, draft_vocab=51, temperatures=mixed)
     yield make_case(rng, "B11_ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=(0.0,), scale=0.4)
     yield make_case(rng, "masked_logits", [4, 4, 3], masked=0.6, temperatures=mixed)
     yield make_case(rng, "masked_logits_one_hot", [4, 4, 3], masked=0.6, temperatures=mixed, draft_vocab=None)
@@ -266,6 +270,9 @@ def cases(rng: random.Random) -> Iterator[Case]:
             dead_columns=1100,
             dead_rows=(3,),
         )
+    yield make_case(
+        rng, "block_mass_over_pieces", [4] * 7, vocab=2100, draft_vocab=2100, mode="block", agree=0.6, small_pieces=True
+    )
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 
@@ -290,8 +297,11 @@ def greedy_sample(rng: random.Random, name: str = "drawn") -> Case:
 def greedy_cases(rng: random.Random) -> Iterator[Case]:
     zero = (0.0,)
     yield make_case(rng, "B11_ties_take_the_lowest_token", [4, 4, 2], ties=True, temperatures=zero, scale=0.4)
-    yield make_case(rng, "minus_one_synthetic", [4, 3], invalid=(0, 6), temperatures=zero, mode="synthetic", rates=[1.0] * 4)
-    yield make_case(rng, "draft_vocabulary_is_smaller", [4, 3, 2], vocab=60, draft_vocab=44, temperatures=zero)
+    yield make_case(
+        rng, "minus_one_synthetic", [4, 3], invalid=(0, 6), temperatures=zero, mode="synthetic", rates=[1.0] * 4
+    )
+    yield make_case(rng, "minus_one", [4, 3], invalid=(0, 6), temperatures=zero, agree=1.0)
+    yield make_case(rng, "B12_draft_vocabulary_is_smaller", [4, 3, 2], vocab=60, draft_vocab=44, temperatures=zero)
     yield make_case(rng, "no_drafts_at_all", [0, 0], temperatures=zero)
     yield make_case(rng, "empty_batch", [])
     yield make_case(
@@ -309,13 +319,12 @@ SITES = (
         cases,
         sample,
     ),
-    # What the torch backend may use where the host knows that every request is greedy.
+    # For where the host knows that every request is greedy.
     Site(
         (33, 35, 36, 37),
         lambda: original(MODULE, "rejection_sample"),
         "spec_decode_rejection_sampler_utils:rejection_sample_greedy",
         greedy_cases,
         greedy_sample,
-        backends=("torch",),
     ),
 )

@@ -5,8 +5,9 @@ The workers import `GPUModelRunner` and `CPUModelRunner` from here; these are
 `ModelRunnerV2` and its kin, made by `runner_class` from upstream's classes.
 """
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,16 @@ from vllm.config import VllmConfig
 from vllm.distributed import parallel_state
 from vllm.logger import init_logger
 from vllm.v1.worker.gpu import model_runner as upstream
-from vllm.v1.worker.gpu.kunlun import backend, probe, stamp, switches
+from vllm.v1.worker.gpu.kunlun import (
+    backend,
+    fixes,
+    host_facts,
+    kv_segments,
+    placeholder,
+    probe,
+    stamp,
+    switches,
+)
 from vllm.v1.worker.gpu.kunlun.activation import BINDER
 from vllm.v1.worker.gpu.kunlun.sites import SITES
 
@@ -26,15 +36,22 @@ class KunlunRunnerMixin:
     """Stands before a V2 runner class of upstream's."""
 
     kunlun_plan: backend.Plan
+    kunlun_switches: switches.Switches
+    # Of the requests of a batch (host array): whether none draws random numbers.
+    # None where nobody makes use of that.
+    kunlun_all_greedy: Callable[[Any], bool] | None = None
 
-    def __init__(
-        self, vllm_config: VllmConfig, device: torch.device, *args: Any, **kwargs: Any
-    ) -> None:
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, *args: Any, **kwargs: Any) -> None:
         # Before the first launch, and before anything allocates for one.
-        self.kunlun_plan = backend.agree(lambda: _activate(device), _gather)
-        logger.info(
-            "%s: %s runs %s", stamp.read(), type(self).__name__, self.kunlun_plan
-        )
+        self.kunlun_switches = switches.read(os.environ)
+        self.kunlun_plan = backend.agree(lambda: _activate(self.kunlun_switches, device), _gather)
+        logger.info("%s: %s runs %s", stamp.read(), type(self).__name__, self.kunlun_plan)
+        if self.kunlun_switches.upstream_fixes and not self.kunlun_plan.ours:
+            logger.warning(
+                "%s changes nothing where upstream's kernels run; set %s=torch",
+                switches.UPSTREAM_FIXES,
+                switches.KERNELS,
+            )
         super().__init__(vllm_config, device, *args, **kwargs)
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -42,6 +59,27 @@ class KunlunRunnerMixin:
         # Speculators and model states have loaded by now, and perhaps a plugin
         # that replaces the same launchers.
         BINDER.settle()
+        if self.kunlun_plan.ours and self.kunlun_switches.gumbel_greedy:
+            self.kunlun_all_greedy = _sees_greedy(self.sampler)  # type: ignore[attr-defined]
+
+    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize_kv_cache(*args, **kwargs)  # type: ignore[misc]
+        if self.kunlun_plan.ours and self.kunlun_switches.upstream_fixes:
+            fixes.use_kernel_block_sizes(self.block_tables)  # type: ignore[attr-defined]
+
+    def _init_kv_zero_meta(self) -> None:
+        super()._init_kv_zero_meta()  # type: ignore[misc]
+        if self.kunlun_plan.ours:
+            layers = self.compilation_config.static_forward_context.values()  # type: ignore[attr-defined]
+            kv_segments.keep_kv_caches(
+                self.kv_block_zeroer,  # type: ignore[attr-defined]
+                (getattr(layer, "kv_cache", None) for layer in layers),
+            )
+
+    def sample(self, hidden_states: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        greedy = self.kunlun_all_greedy is not None and self.kunlun_all_greedy(input_batch.idx_mapping_np)
+        with host_facts.batch(all_rows_greedy=greedy):
+            return super().sample(hidden_states, input_batch, *args, **kwargs)  # type: ignore[misc]
 
 
 class ModelRunnerV2(KunlunRunnerMixin, upstream.GPUModelRunner):
@@ -83,12 +121,23 @@ def __getattr__(name: str) -> type:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _activate(device: torch.device) -> backend.Plan:
-    plan = backend.decide(
-        switches.read(os.environ), lambda: probe.triton_launches(device), SITES
-    )
+def _activate(wanted: switches.Switches, device: torch.device) -> backend.Plan:
+    plan = backend.decide(wanted, lambda: probe.triton_launches(device), SITES)
+    placeholder.complete()
+    if plan.ours:
+        fixes.set_constants(wanted.upstream_fixes)
     BINDER.activate(plan.targets)
     return plan
+
+
+def _sees_greedy(sampler: Any) -> Callable[[Any], bool] | None:
+    # There is none on the ranks that do not sample, and a model state may bring
+    # one of its own.
+    if not isinstance(sampler, upstream.Sampler):
+        return None
+    from vllm.v1.worker.gpu.kunlun.launchers.sample_gumbel import all_rows_greedy
+
+    return functools.partial(all_rows_greedy, sampler.sampling_states.temperature.np)
 
 
 def _gather(told: tuple[str, str]) -> Sequence[tuple[str, str]]:

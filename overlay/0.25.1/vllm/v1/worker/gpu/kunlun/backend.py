@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which implementation of the sites this process runs, decided before a launch."""
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from . import host_facts
 from .binder import Targets
 from .dispatch import signature
 from .sites import Site
@@ -40,6 +42,11 @@ class Plan:
     off: str = ""
     changed: tuple[str, ...] = ()
     targets: Targets = field(default_factory=dict, compare=False)
+
+    @property
+    def ours(self) -> bool:
+        """Whether any site may run the fork's code."""
+        return self.backend != "upstream"
 
     @property
     def decision(self) -> str:
@@ -92,6 +99,9 @@ def decide(
         fn = None
         if site not in switched_off:
             fn = finder.find(site, _variant(site, switches), _LAYERS[backend])
+            if site.when_greedy and switches.gumbel_greedy:
+                greedy = finder.find(site, site.when_greedy, _LAYERS[backend])
+                fn = _by_rows(fn, greedy) if fn and greedy else None
         elif off == "reference":
             fn = finder.find(site, site.name, _LAYERS[off])
         if fn is not None:
@@ -146,6 +156,15 @@ def _variant(site: Site, switches: Switches) -> str:
     return site.name
 
 
+def _by_rows(general: Callable[..., Any], greedy: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(general)
+    def choose(*args, **kwargs):
+        fn = greedy if host_facts.all_rows_greedy() else general
+        return fn(*args, **kwargs)
+
+    return choose
+
+
 class _Finder:
     """Finds implementations and remembers what it could not find."""
 
@@ -156,9 +175,7 @@ class _Finder:
         # Module below the package -> what it lacks.
         self._missing: dict[str, list[str]] = {}
 
-    def find(
-        self, site: Site, name: str, layers: tuple[str, ...]
-    ) -> Callable[..., Any] | None:
+    def find(self, site: Site, name: str, layers: tuple[str, ...]) -> Callable[..., Any] | None:
         if len(layers) > 1 and self._module(layers[0]) is None:
             self._missing.setdefault(layers[0], ["all"])
         for layer in layers:

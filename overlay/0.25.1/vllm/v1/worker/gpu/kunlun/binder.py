@@ -51,9 +51,7 @@ class Binder:
     does not hear of it. Nothing is imported while the lock is held.
     """
 
-    def __init__(
-        self, sites: Iterable[Site], rebinders: Mapping[str, tuple[str, ...]]
-    ) -> None:
+    def __init__(self, sites: Iterable[Site], rebinders: Mapping[str, tuple[str, ...]]) -> None:
         self._lock = threading.RLock()
         self._sites: dict[str, list[Site]] = {}
         for site in sites:
@@ -132,11 +130,7 @@ class Binder:
         'upstream', 'kunlunfork', 'not loaded', or the module that replaced it.
         """
         with self._lock:
-            return {
-                str(site): self._owner(site)
-                for sites in self._sites.values()
-                for site in sites
-            }
+            return {str(site): self._owner(site) for sites in self._sites.values() for site in sites}
 
     def _owner(self, site: Site) -> str:
         module = sys.modules.get(site.module)
@@ -197,9 +191,7 @@ class Binder:
             found = f"a {type(current).__name__}"
         else:
             origin = _origin(current)
-            here = origin == site.module or site.module in self._rebinders.get(
-                origin, ()
-            )
+            here = origin == site.module or site.module in self._rebinders.get(origin, ())
             found = signature(current) if here else f"a function of {origin}"
         if found == site.signature:
             return None

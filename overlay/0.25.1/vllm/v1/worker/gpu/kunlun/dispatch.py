@@ -57,7 +57,5 @@ def signature(fn: Callable[..., Any]) -> str:
     and no caller can see them.
     """
     sig = inspect.signature(fn)
-    bare = [
-        p.replace(annotation=inspect.Parameter.empty) for p in sig.parameters.values()
-    ]
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in sig.parameters.values()]
     return str(inspect.Signature(bare))

@@ -24,6 +24,8 @@ class Site:
     `impl` is the module below `launchers` (and `reference`) that implements it,
     by a function of the same name; a method takes `self` first. `variants` are
     (switch, function): the function of that module that runs while it is off.
+    `when_greedy` is the function that computes the same, for less, where the host
+    knows that every row of the batch is greedy (KUNLUN_GUMBEL_GREEDY).
     """
 
     ids: tuple[int, ...]
@@ -33,6 +35,7 @@ class Site:
     switch: str | None
     impl: str
     variants: tuple[tuple[str, str], ...] = ()
+    when_greedy: str | None = None
 
     @property
     def name(self) -> str:
@@ -204,6 +207,7 @@ SITES = (
         "output_processed_logits_col=None, use_fp64=False)",
         None,
         "sample_gumbel",
+        when_greedy="gumbel_sample_greedy",
     ),
     Site(
         (19,),
@@ -328,6 +332,7 @@ SITES = (
         "use_fp64=False, use_block_verification=False)",
         REJ_XPU,
         "spec_decode_rejection_sampler_utils",
+        when_greedy="rejection_sample_greedy",
     ),
     Site(
         (38,),

@@ -79,7 +79,7 @@ _ROWS = (
         "on",
         _BOOLEAN,
         None,
-        "gumbel_sample when every row is greedy",
+        "gumbel_sample and rejection_sample when every row is greedy: no random numbers",
         "the general path",
     ),
     Row(
@@ -166,9 +166,7 @@ def read(environ: Mapping[str, str]) -> Switches:
     problems = [
         f"{name} is not a variable of kunlunfork; did you mean {near}?"
         for name in sorted(environ)
-        if name.startswith(PREFIX)
-        and name not in _BY_NAME
-        and (near := _nearest(name)) is not None
+        if name.startswith(PREFIX) and name not in _BY_NAME and (near := _nearest(name)) is not None
     ]
     values: dict[str, bool | str | None] = {}
     for row in _ROWS:
@@ -176,8 +174,7 @@ def read(environ: Mapping[str, str]) -> Switches:
         value = _parse(row, text)
         if value is None:
             problems.append(
-                f"{row.name}={text!r} is not understood; "
-                f"use {row.values}, or unset it (default: {row.default})"
+                f"{row.name}={text!r} is not understood; use {row.values}, or unset it (default: {row.default})"
             )
         values[row.field] = _parse(row, row.default) if value is None else value
     # A row comes after the one it needs, so one pass settles chains.
@@ -186,8 +183,7 @@ def read(environ: Mapping[str, str]) -> Switches:
             continue
         if row.name in environ and values[row.field] is True:
             problems.append(
-                f"{row.name} is on but needs {row.needs}, which is off; "
-                f"turn {row.needs} on or unset {row.name}"
+                f"{row.name} is on but needs {row.needs}, which is off; turn {row.needs} on or unset {row.name}"
             )
         values[row.field] = False
     if problems:

@@ -11,23 +11,24 @@ RNG_PIECE = {"cpu": 1 << 16}
 BLOCK = 1024
 
 
-def pieces(rows: int, vocab_size: int, elements: int = PIECE) -> Iterator[slice]:
-    """Column slices that cover the vocabulary: whole blocks of 1024, about `elements` elements each, at least a block.
+def pieces(rows: int, vocab_size: int, elements: int | None = None) -> Iterator[slice]:
+    """Column slices over the vocabulary: blocks of 1024, about `elements` (default PIECE) in all, at least one block.
 
     The host knows both numbers, so the shapes are the same in every step of a batch of this size.
     """
-    width = max(elements // max(rows, 1) // BLOCK, 1) * BLOCK
+    width = max((elements or PIECE) // max(rows, 1) // BLOCK, 1) * BLOCK
     for start in range(0, vocab_size, width):
         yield slice(start, min(start + width, vocab_size))
 
 
 def rng_elements(device: torch.device) -> int:
+    """Elements of a piece for which random numbers are drawn."""
     return RNG_PIECE.get(device.type, PIECE)
 
 
-def row_pieces(rows: int, width: int, elements: int = PIECE) -> Iterator[slice]:
-    """Row slices of about `elements` elements, at least a row each, for passes that need whole rows."""
-    height = max(elements // max(width, 1), 1)
+def row_pieces(rows: int, width: int, elements: int | None = None) -> Iterator[slice]:
+    """Row slices of about `elements` (default PIECE), at least a row each, for passes that need whole rows."""
+    height = max((elements or PIECE) // max(width, 1), 1)
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))
 

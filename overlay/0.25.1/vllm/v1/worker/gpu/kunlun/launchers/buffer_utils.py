@@ -42,9 +42,7 @@ def apply(
         _apply(tensors, [t.gpu for t in tensors], torch.int32)
 
 
-def _apply(
-    tensors: Sequence[StagedWriteTensor], targets: Sequence[torch.Tensor], dtype: torch.dtype
-) -> None:
+def _apply(tensors: Sequence[StagedWriteTensor], targets: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
     places: list[np.ndarray] = []
     values: list[np.ndarray] = []
     for tensor, target in zip(tensors, targets):
@@ -67,9 +65,7 @@ def _apply(
         tensor.clear_staged_writes()
 
 
-def _positions(
-    tensor: StagedWriteTensor, row_stride: int, dtype: type[np.generic]
-) -> tuple[np.ndarray, np.ndarray]:
+def _positions(tensor: StagedWriteTensor, row_stride: int, dtype: type[np.generic]) -> tuple[np.ndarray, np.ndarray]:
     """Bytes of the flat position (int64) and of the value of each staged element, every position once."""
     rows = np.array(tensor._staged_write_indices, dtype=np.int64)
     ends = np.array(tensor._staged_write_cu_lens, dtype=np.int64)

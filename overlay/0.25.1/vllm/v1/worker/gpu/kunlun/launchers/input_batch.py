@@ -27,7 +27,7 @@ def prepare_prefill_inputs(
     """
     num_reqs = idx_mapping.shape[0]
     length = input_ids.shape[0]
-    if num_reqs == 0 or length == 0:
+    if num_reqs == 0:
         return
     starts = query_start_loc[:num_reqs]
     known = prefill_len.index_select(0, idx_mapping)
@@ -53,9 +53,7 @@ def prepare_prefill_inputs(
     unfinished = prefilling & (next_pos < known)
     # Rows are different, so the others can be given what they have.
     kept = next_prefill_tokens.index_select(0, idx_mapping)
-    next_prefill_tokens.index_copy_(
-        0, idx_mapping.to(torch.int64), torch.where(unfinished, following, kept)
-    )
+    next_prefill_tokens.index_copy_(0, idx_mapping.to(torch.int64), torch.where(unfinished, following, kept))
 
 
 def prepare_pos_seq_lens(
@@ -72,7 +70,7 @@ def prepare_pos_seq_lens(
     num_reqs = idx_mapping.shape[0]
     length = pos.shape[0]
     seq_lens[num_reqs:].zero_()
-    if num_reqs == 0 or length == 0:
+    if num_reqs == 0:
         return
     # Of a row: position less place in the buffer.
     shift = num_computed_tokens.index_select(0, idx_mapping) - query_start_loc[:num_reqs]
@@ -102,9 +100,7 @@ def combine_sampled_and_draft_tokens(
     prefill get no token, rows whose logits begin inside it no sampled one. Returns int64 [num_logits], indices
     into the token buffer. With one new token a row has at least one logit.
     """
-    assert num_new_sampled_tokens in (0, 1), (
-        f"num_new_sampled_tokens must be 0 or 1, got {num_new_sampled_tokens}"
-    )
+    assert num_new_sampled_tokens in (0, 1), f"num_new_sampled_tokens must be 0 or 1, got {num_new_sampled_tokens}"
     num_reqs = idx_mapping.shape[0]
     ends = query_start_loc[1 : num_reqs + 1]
     lens = seq_lens[:num_reqs]
@@ -137,9 +133,7 @@ def combine_sampled_and_draft_tokens(
     return logits_indices
 
 
-def _write(
-    input_ids: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor
-) -> None:
+def _write(input_ids: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor, wanted: torch.Tensor) -> None:
     """input_ids[places] = tokens where wanted; the places are different."""
     kept = input_ids.index_select(0, places)
     input_ids.index_copy_(0, places, torch.where(wanted, tokens.to(input_ids.dtype), kept))

@@ -126,9 +126,7 @@ def _copy_rows(
     # Inactive rows repeat an active row's copy, bytes and all, so that it does not matter which of them lands last.
     # Without an active row they all copy one block onto itself.
     some = active.any()
-    pick = torch.where(
-        active, torch.arange(active.shape[0], device=active.device), active.to(torch.int32).argmax()
-    )
+    pick = torch.where(active, torch.arange(active.shape[0], device=active.device), active.to(torch.int32).argmax())
     rows = pick + first
     dst = dst_col.index_select(0, pick)
     src = torch.where(some, src_col.index_select(0, pick), dst)
@@ -192,9 +190,7 @@ def run_fused_postprocess(
     held = _held(self)
     num_accepted = num_accepted_tokens_gpu[:num_reqs]
     src_col = mamba_state_idx_gpu[:num_reqs]
-    running = (
-        num_computed_tokens_gpu[:num_reqs] + num_scheduled_tokens_gpu[:num_reqs] - num_draft_tokens_gpu[:num_reqs]
-    )
+    running = num_computed_tokens_gpu[:num_reqs] + num_scheduled_tokens_gpu[:num_reqs] - num_draft_tokens_gpu[:num_reqs]
     needs_copy, stays, dst_col, bias = _accepted_block(
         num_accepted, src_col, running, running + num_accepted - 1, self.block_size
     )

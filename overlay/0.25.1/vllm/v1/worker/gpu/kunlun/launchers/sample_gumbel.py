@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from .. import rng
-from ..vocab import PIECE, pieces, rng_elements
+from ..vocab import pieces, rng_elements
 
 
 def apply_temperature(
@@ -58,10 +58,10 @@ def gumbel_sample(
     greedy = temp == 0.0
     divisor = temp.masked_fill(greedy, 1.0) if apply_temperature else None
     key = rng.randint(seed.index_select(0, rows), pos).unsqueeze_(1)
-    ids = torch.arange(logits.shape[1], dtype=torch.int64, device=logits.device).unsqueeze_(0)
 
     def noisy(x: torch.Tensor, piece: slice) -> torch.Tensor:
-        noise = rng.gumbel_noise(key, ids[:, piece], use_fp64)
+        ids = torch.arange(piece.start, piece.stop, dtype=torch.int64, device=x.device).unsqueeze_(0)
+        noise = rng.gumbel_noise(key, ids, use_fp64)
         return noise.masked_fill_(greedy, 0.0).add_(x)
 
     store = _store(logits, expanded_idx_mapping, output_processed_logits, output_processed_logits_col)
@@ -81,7 +81,7 @@ def gumbel_sample_greedy(
 ) -> torch.Tensor:
     """`gumbel_sample` where every row is known to be greedy (see `all_rows_greedy`): same result, no random numbers."""
     store = _store(logits, expanded_idx_mapping, output_processed_logits, output_processed_logits_col)
-    return _sample(logits, PIECE, None, store, None)
+    return _sample(logits, None, None, store, None)
 
 
 def all_rows_greedy(temperature: np.ndarray, idx_mapping: np.ndarray) -> bool:
@@ -98,7 +98,7 @@ Noisy = Callable[[torch.Tensor, slice], torch.Tensor]
 
 
 def _sample(
-    logits: torch.Tensor, elements: int, divisor: torch.Tensor | None, store: Store | None, noisy: Noisy | None
+    logits: torch.Tensor, elements: int | None, divisor: torch.Tensor | None, store: Store | None, noisy: Noisy | None
 ) -> torch.Tensor:
     num_tokens, vocab_size = logits.shape
     if num_tokens == 0:

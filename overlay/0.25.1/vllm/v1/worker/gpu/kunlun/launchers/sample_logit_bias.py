@@ -55,9 +55,7 @@ def apply_logit_bias(
     logits.scatter_(1, place, logits.gather(1, place).masked_fill_(live, float("-inf")))
 
 
-def _keep_only(
-    logits: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor, restricted: torch.Tensor
-) -> None:
+def _keep_only(logits: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor, restricted: torch.Tensor) -> None:
     """In the restricted rows, everything but the tokens that count to -inf."""
     num_tokens, vocab_size = logits.shape
     place = tokens.masked_fill(~counts, vocab_size)

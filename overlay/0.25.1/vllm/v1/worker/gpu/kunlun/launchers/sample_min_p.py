@@ -14,9 +14,9 @@ def apply_min_p(logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, min_p:
     threshold may fall on the other side than upstream's.
     """
     rows = expanded_idx_mapping.clamp(min=0)
-    min_p = min_p.index_select(0, rows).to(torch.float32)
-    off = (min_p == 0.0) | (expanded_idx_mapping < 0)
-    threshold = row_max(logits).to(torch.float32).add_(min_p.log()).masked_fill_(off, float("-inf")).unsqueeze_(1)
+    # log(0) is -inf, and nothing is below that.
+    threshold = row_max(logits).to(torch.float32) + min_p.index_select(0, rows).to(torch.float32).log_()
+    threshold = threshold.masked_fill_(expanded_idx_mapping < 0, float("-inf")).unsqueeze_(1)
     for piece in pieces(*logits.shape):
         x = logits[:, piece]
         x.masked_fill_(x < threshold, float("-inf"))

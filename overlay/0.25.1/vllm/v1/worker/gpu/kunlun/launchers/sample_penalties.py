@@ -6,7 +6,7 @@ Memory: about 32 bytes an element of one piece of 2**20 elements.
 
 import torch
 
-from ..vocab import BLOCK, PIECE, pieces, row_pieces
+from ..vocab import BLOCK, pieces, row_pieces
 
 
 def apply_penalties(
@@ -88,7 +88,7 @@ def bincount(
     bits = torch.arange(32, dtype=torch.int32, device=request.device)
     # All rows become 0 before any is counted, so that a request that is listed twice counts twice, as upstream.
     output_bin_counts.index_fill_(0, request, 0)
-    for piece in row_pieces(request.shape[0], max(32 * words, vocab_size), PIECE):
+    for piece in row_pieces(request.shape[0], max(32 * words, vocab_size)):
         rows = request[piece]
         prompt_end = prompt_len.index_select(0, rows).unsqueeze_(1)
         prefill_end = prefill_len.index_select(0, rows).unsqueeze_(1)

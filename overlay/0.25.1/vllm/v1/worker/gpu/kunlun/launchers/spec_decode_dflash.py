@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 # vllm.v1.attention.backends.utils.PAD_SLOT_ID
 PAD_SLOT_ID = -1
+# 0.25.1 passes the manager's block size although the table holds the attention kernel's blocks: wrong slots where the
+# two differ (mended upstream in 0.26). KUNLUN_UPSTREAM_FIXES=1 fills this: address of a group's persistent input table
+# -> the kernel's block size.
+KERNEL_BLOCK_SIZES: dict[int, int] = {}
 
 
-def _slots(
-    block_table: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, block_size: int
-) -> torch.Tensor:
+def _slots(block_table: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, block_size: int) -> torch.Tensor:
     """KV slots of `positions` (int64) in the block-table rows `rows`, which broadcasts against them.
 
     A position past a row's table reads the row's last block, as upstream does.
@@ -61,10 +63,10 @@ def prepare_dflash_inputs(
     token of the request, the others the mask token. sample_from_anchor (dspark): every query position predicts the next
     one (num_query_per_req = N); otherwise the first is the bonus token and only the N behind it are sampled.
     Everything is padded to max_num_reqs (slots: to max_num_tokens) for graph replay.
-    block_size is the one of the manager in 0.25.1, although block_table holds kernel blocks: kept, callers decide.
     """
     num_reqs = input_batch.num_reqs
     assert num_reqs > 0
+    block_size = KERNEL_BLOCK_SIZES.get(block_table.data_ptr(), block_size)
     num_tokens = input_batch.num_tokens
     num_queries = num_reqs * num_query_per_req
     device = block_table.device
@@ -98,9 +100,7 @@ def prepare_dflash_inputs(
         out=input_buffers.positions[:num_queries].view_as(query),
     )
     query_rows = torch.arange(num_reqs, device=device).unsqueeze(1)
-    query_slot_mapping[:num_queries].view_as(query).copy_(
-        _slots(block_table, query_rows, query_positions, block_size)
-    )
+    query_slot_mapping[:num_queries].view_as(query).copy_(_slots(block_table, query_rows, query_positions, block_size))
     query_slot_mapping[num_queries:max_num_tokens].fill_(PAD_SLOT_ID)
 
     # Samples.

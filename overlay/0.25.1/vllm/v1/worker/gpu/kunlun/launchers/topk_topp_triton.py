@@ -199,8 +199,8 @@ def _search(
     """(found, pivot, last pivot tried) of the kernel's search, which cuts its range into `parts` at each step.
 
     It goes on in the part that holds `target`, and has found its pivot when one of the cuts lies in [below, target):
-    nothing but equals of the target lies between. It gives up after 18 steps, or when the range is below 1e-9, and
-    then takes the middle. The part at step n is the target's place in the range, times parts**(n - 1), rounded down.
+    nothing but equals of the target lies between. At step 18, or when the range gets below 1e-9, it takes the middle
+    instead, hit or not. The part at step n is the target's place in the range, times parts**(n - 1), rounded down.
     """
     span = high - low
     # 0 / 0, where all values are equal: the target is the lower end, as any place would do.
@@ -211,14 +211,13 @@ def _search(
     cut = torch.arange(1, parts, device=low.device)
     cuts = low.unsqueeze(2) + span.unsqueeze(2) * ((parts * cell).unsqueeze(2) + cut) / (parts * cells).unsqueeze(2)
     cuts = cuts[:, :_STEPS]
-    allowed = (span / cells >= _CLOSE) | (step == 0)
-    hits = (cuts >= below.unsqueeze(2)) & (cuts < target.unsqueeze(2)) & allowed[:, :_STEPS].unsqueeze(2)
+    steps = ((span / cells >= _CLOSE) | (step == 0))[:, :_STEPS].sum(1, keepdim=True)
+    hits = (cuts >= below.unsqueeze(2)) & (cuts < target.unsqueeze(2)) & (step[:_STEPS] < steps - 1).unsqueeze(2)
     hit = hits.any(2)
     first = hit.to(torch.uint8).argmax(1, keepdim=True)
     found = hit.any(1, keepdim=True)
     # Of two cuts that would do, the upper one.
     chosen = torch.where(hits, cuts, -_INF).amax(2).gather(1, first)
-    steps = allowed[:, :_STEPS].sum(1, keepdim=True)
     middle = low + span * (cell.gather(1, steps) + 0.5) / cells.expand_as(cell).gather(1, steps)
     tried = cuts[:, :, 0].gather(1, steps - 1)
     return found, torch.where(found, chosen, middle), torch.where(found, chosen, tried)

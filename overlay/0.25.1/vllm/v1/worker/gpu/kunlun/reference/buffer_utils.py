@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 def apply_write(self) -> None:
     """Write each staged run behind its start in its row, in the order of staging, and forget them."""
     begin = 0
-    for row, start, end in zip(
-        self._staged_write_indices, self._staged_write_starts, self._staged_write_cu_lens
-    ):
+    for row, start, end in zip(self._staged_write_indices, self._staged_write_starts, self._staged_write_cu_lens):
         values = torch.tensor(self._staged_write_contents[begin:end], dtype=self.dtype)
         # Rows of a one-dimensional state have one element; a longer run goes on into the next.
         target = self.gpu[row:] if self.gpu.dim() == 1 else self.gpu[row]

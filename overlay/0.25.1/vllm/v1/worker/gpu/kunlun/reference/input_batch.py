@@ -59,9 +59,7 @@ def combine_sampled_and_draft_tokens(
     num_new_sampled_tokens: int = 1,  # excl accepted draft tokens, a.k.a bonus tokens
 ) -> torch.Tensor:
     """Index every logit; write sampled and draft tokens where the row generates."""
-    assert num_new_sampled_tokens in (0, 1), (
-        f"num_new_sampled_tokens must be 0 or 1, got {num_new_sampled_tokens}"
-    )
+    assert num_new_sampled_tokens in (0, 1), f"num_new_sampled_tokens must be 0 or 1, got {num_new_sampled_tokens}"
     logits_indices = torch.empty(num_logits, dtype=torch.int64, device=input_ids.device)
     for row, request in enumerate(idx_mapping.tolist()):
         first, stop = int(cu_num_logits[row]), int(cu_num_logits[row + 1])

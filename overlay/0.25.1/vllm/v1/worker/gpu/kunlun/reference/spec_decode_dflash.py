@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..launchers.spec_decode_dflash import KERNEL_BLOCK_SIZES, PAD_SLOT_ID
+
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
-
-# vllm.v1.attention.backends.utils.PAD_SLOT_ID
-PAD_SLOT_ID = -1
 
 
 def prepare_dflash_inputs(
@@ -45,6 +44,7 @@ def prepare_dflash_inputs(
     """Walk each request's context, then its query tokens."""
     num_reqs = input_batch.num_reqs
     assert num_reqs > 0
+    block_size = KERNEL_BLOCK_SIZES.get(block_table.data_ptr(), block_size)
     bounds = input_batch.query_start_loc.tolist()
     newest_sampled = last_sampled.reshape(-1)
 

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from ..rng import gumbel_noise, randint, uniform32
+from .rng import gumbel_noise, philox, uniform32
 
 
 def rejection_sample(
@@ -46,28 +46,30 @@ def rejection_sample(
         vocab = min(vocab, draft_logits.shape[-1])
     sampled = draft_sampled.new_zeros(num_reqs, num_speculative_steps + 1, dtype=torch.int64)
     num_sampled = sampled.new_zeros(num_reqs, dtype=torch.int32)
+    rates = None if synthetic_conditional_rates is None else synthetic_conditional_rates.cpu()
     for request in range(num_reqs):
         slot = max(int(idx_mapping[request]), 0)
         start, end = int(cu_num_logits[request]), int(cu_num_logits[request + 1])
-        drafts = [int(draft_sampled[row + 1]) for row in range(start, end - 1)]
-        uniforms = [uniform32(seed[slot], pos[row]) for row in range(start, end)]
+        drafts = draft_sampled[start + 1 : end].tolist()
+        positions, key = pos[start:end].tolist(), int(seed[slot])
+        uniforms = [uniform32([philox(key, position)[0]])[0] for position in positions]
         # Logits as float32, and where there is one the draft's distribution for the same position.
-        full = [target_logits[row].float() for row in range(start, end)]
+        full = list(target_logits[start:end].float().cpu())
         target = [row[:vocab] for row in full]
         proposal = None
         if draft_logits is not None:
-            proposal = [draft_logits[slot, step, :vocab].float() for step in range(len(drafts))]
+            proposal = list(draft_logits[slot, : len(drafts), :vocab].float().cpu())
         log_p = [_log_prob(full[i], target[i], token) for i, token in enumerate(drafts)]
         log_q = [
-            torch.zeros(()) if proposal is None else _log_prob(proposal[i], proposal[i], token)
+            torch.zeros(()) if proposal is None or token < 0 else _log_prob(proposal[i], proposal[i], token)
             for i, token in enumerate(drafts)
         ]
 
         count = 0
         if float(temperature[slot]) == 0.0:
             for step, token in enumerate(drafts):
-                if synthetic_conditional_rates is not None:
-                    ok = token >= 0 and bool(uniforms[step] < synthetic_conditional_rates[step])
+                if rates is not None:
+                    ok = token >= 0 and bool(uniforms[step] < rates[step])
                 else:
                     ok = token == _argmax(target[step])
                 if not ok:
@@ -89,8 +91,8 @@ def rejection_sample(
                         count = step + 1
             else:
                 for step, token in enumerate(drafts):
-                    if synthetic_conditional_rates is not None:
-                        ok = bool(uniforms[step] < synthetic_conditional_rates[step])
+                    if rates is not None:
+                        ok = bool(uniforms[step] < rates[step])
                     else:
                         ok = bool(log_p[step] > uniforms[step].log() + log_q[step])
                     if not ok or token < 0:
@@ -109,8 +111,7 @@ def rejection_sample(
                     offered = proposal[count] - _logsumexp(proposal[count])
                     ratio = (offered - wanted).exp()
                     residual = torch.where(ratio < 1.0, wanted + torch.log1p(-ratio), -math.inf)
-            key = randint(seed[slot], pos[start + count])
-            noise = gumbel_noise(key, torch.arange(vocab, device=key.device), use_fp64)
+            noise = gumbel_noise(key, positions[count], range(vocab), use_fp64)
             final = _argmax(residual.to(noise.dtype) + noise)
 
         for step in range(count):
@@ -118,6 +119,52 @@ def rejection_sample(
         sampled[request, count] = final
         num_sampled[request] = count + 1
     return sampled, num_sampled
+
+
+def rejection_sample_greedy(
+    # [num_logits, V]
+    target_logits: torch.Tensor,
+    # [max_num_reqs, num_speculative_steps, V]
+    draft_logits: torch.Tensor | None,
+    # [num_logits]
+    draft_sampled: torch.Tensor,
+    # [num_reqs + 1]
+    cu_num_logits: torch.Tensor,
+    # [num_logits]
+    pos: torch.Tensor,
+    # [num_reqs]
+    idx_mapping: torch.Tensor,
+    # [num_logits]
+    expanded_idx_mapping: torch.Tensor,
+    # [num_logits]
+    expanded_local_pos: torch.Tensor,
+    # [max_num_reqs]
+    temperature: torch.Tensor,
+    # [max_num_reqs]
+    seed: torch.Tensor,
+    num_speculative_steps: int,
+    # [num_speculative_steps]
+    synthetic_conditional_rates: torch.Tensor | None = None,
+    use_fp64: bool = False,
+    use_block_verification: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The general form: where all requests are greedy it gives the same."""
+    return rejection_sample(
+        target_logits,
+        draft_logits,
+        draft_sampled,
+        cu_num_logits,
+        pos,
+        idx_mapping,
+        expanded_idx_mapping,
+        expanded_local_pos,
+        temperature,
+        seed,
+        num_speculative_steps,
+        synthetic_conditional_rates,
+        use_fp64,
+        use_block_verification,
+    )
 
 
 def _argmax(logits: torch.Tensor) -> int:
@@ -137,7 +184,7 @@ def _logsumexp(logits: torch.Tensor) -> torch.Tensor:
 def _log_prob(row: torch.Tensor, normalised: torch.Tensor, token: int) -> torch.Tensor:
     """log softmax over `normalised` of row[token]; -inf for the token -1, which stands for no draft."""
     if token < 0:
-        return torch.full((), -math.inf, device=row.device)
+        return torch.tensor(-math.inf)
     return row[min(token, len(row) - 1)] - _logsumexp(normalised)
 
 

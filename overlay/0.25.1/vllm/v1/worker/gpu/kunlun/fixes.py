@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KUNLUN_UPSTREAM_FIXES: the known bugs of upstream 0.25.1 that the fork can mend.
+
+They are kept unless the variable is on, since parity is the promise.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+
+def set_constants(on: bool) -> None:
+    """Let the implementations of this process compute what upstream means, or what it does.
+
+    Bad words: a drafted prefix is compared with the tokens it belongs to (upstream
+    0.28.0), or with those one place earlier.
+    """
+    for layer in ("launchers", "reference"):
+        name = f"{__package__}.{layer}.sample_bad_words"
+        if on or name in sys.modules:
+            importlib.import_module(name).SPEC_OFFSET = int(on)
+
+
+def use_kernel_block_sizes(block_tables: Any) -> None:
+    """Give dflash and dspark the block size of the tables that they read (upstream 0.26.0).
+
+    `block_tables` is upstream's BlockTables. Nothing else reads its `block_sizes`,
+    the manager's, once it is made; they differ where an attention backend splits
+    the manager's blocks.
+    """
+    block_tables.block_sizes = list(block_tables.kernel_block_sizes)

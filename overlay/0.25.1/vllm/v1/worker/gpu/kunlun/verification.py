@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes over the logits of a verification, piece by piece: maxima, logsumexp, and the draw of a token.
+
+L rows of target logits, R requests, S draft steps, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from .rng import gumbel_noise
+from .vocab import pieces, rng_elements
+
+STATISTICS_PIECE = 1 << 22
+INF = float("inf")
+
+# Logits of some columns, float32 [R, columns]; they may be overwritten.
+Columns = Callable[[slice], torch.Tensor]
+
+
+def statistics_piece(target_logits: torch.Tensor) -> int:
+    """Elements of a piece. Many rows take larger ones: on a device the number of launches is what costs."""
+    return max(STATISTICS_PIECE, target_logits.numel() // 16)
+
+
+def noise_piece(target_logits: torch.Tensor) -> int:
+    """The same for the noise, of which six int64 are held at once; on a CPU the cache is what counts."""
+    elements = rng_elements(target_logits.device)
+    return elements if target_logits.device.type == "cpu" else max(elements, target_logits.numel() // 32)
+
+
+def _first_where(equal: torch.Tensor, first: int, vocab: int) -> torch.Tensor:
+    """Lowest vocabulary id whose column is True in each row, of which there is one.
+
+    Explicit, since not every device's argmax has an order of ties; bfloat16 logits tie all the time.
+    """
+    ids = torch.arange(first, first + equal.shape[1], dtype=torch.int32, device=equal.device)
+    return torch.where(equal, ids, vocab).amin(dim=1).to(torch.int64)
+
+
+def _exp_sum(part: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
+    total = (part - maximum.unsqueeze(-1)).exp_().sum(dim=-1)
+    # -inf - -inf is NaN; a piece of -inf must not spoil a row that has finite logits elsewhere.
+    return total.masked_fill_(maximum == -INF, 0.0)
+
+
+def _logsumexp(maxima: list[torch.Tensor], sums: list[torch.Tensor]) -> torch.Tensor:
+    """Logsumexp from the pieces'. A row without a finite logit has NaN, as upstream's."""
+    maximum, total = torch.stack(maxima), torch.stack(sums)
+    top = maximum.amax(dim=0)
+    return top + (total * (maximum - top).exp()).sum(dim=0).log()
+
+
+def target_statistics(
+    target_logits: torch.Tensor, vocab: int, with_logsumexp: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """First index of each row's maximum (int64 [L]) and logsumexp (float32 [L]) over the first `vocab` columns."""
+    maxima, sums, firsts = [], [], []
+    for piece in pieces(target_logits.shape[0], vocab, statistics_piece(target_logits)):
+        part = target_logits[:, piece].to(torch.float32)
+        # NaN is never the maximum in upstream's kernel, and spoils the sum.
+        numbers = part.nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
+        maxima.append(numbers.amax(dim=1))
+        firsts.append(_first_where(numbers == maxima[-1].unsqueeze(1), piece.start, vocab))
+        if with_logsumexp:
+            sums.append(_exp_sum(part, maxima[-1]))
+    argmax = firsts[0]
+    if len(firsts) > 1:
+        maximum = torch.stack(maxima)
+        argmax = torch.where(maximum == maximum.amax(dim=0), torch.stack(firsts), vocab).amin(dim=0)
+    return argmax, _logsumexp(maxima, sums) if with_logsumexp else maxima[0]
+
+
+def draft_logsumexp(draft_logits: torch.Tensor, slots: torch.Tensor, elements: int) -> torch.Tensor:
+    """Logsumexp of the draft's logits, float32 [R, S]."""
+    maxima, sums = [], []
+    for piece in pieces(slots.shape[0] * draft_logits.shape[1], draft_logits.shape[2], elements):
+        part = draft_logits[:, :, piece].index_select(0, slots).to(torch.float32)
+        maxima.append(part.amax(dim=2))
+        sums.append(_exp_sum(part, maxima[-1]))
+    return _logsumexp(maxima, sums)
+
+
+def gumbel_argmax(columns: Columns, key: torch.Tensor, vocab: int, elements: int, use_fp64: bool) -> torch.Tensor:
+    """Lowest id of the largest logit plus noise, int64 [R]; key [R, 1]. NaN never wins; a row of -inf gives 0."""
+    best: torch.Tensor | None = None
+    token = key.squeeze(1)
+    for piece in pieces(key.shape[0], vocab, elements):
+        noisy = gumbel_noise(key, torch.arange(piece.start, piece.stop, device=key.device), use_fp64)
+        noisy.add_(columns(piece)).nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
+        top = noisy.amax(dim=1)
+        found = _first_where(noisy == top.unsqueeze(1), piece.start, vocab)
+        if best is None:
+            best, token = top, found
+        else:
+            token = torch.where(top > best, found, token)
+            best = torch.maximum(best, top)
+    return token
