@@ -29,7 +29,7 @@ from nosync import no_sync
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 BACKENDS = {"torch": "launchers", "reference": "reference"}
 VERSION = "0.25.1"
-# Random cases a site should yield beside its named ones; `kunlunfork matrix run -n N` sets it.
+# Random cases a site should yield beside its named ones; `kunlunfork matrix run --random N` sets it.
 N_RANDOM = int(os.environ.get("KUNLUN_PARITY_N", "6"))
 SEED = int(os.environ.get("KUNLUN_PARITY_SEED", "0"))
 
@@ -157,7 +157,9 @@ def cumulative(lens: Iterable[int], pad_to: int | None = None, dtype: torch.dtyp
 
 
 @dataclass
-class _Run:
+class Run:
+    """One call of a launcher: its leaves before and after, where its tensors lay, what it raised."""
+
     before: State
     state: State
     addresses: dict[str, tuple[int, int]]
@@ -165,7 +167,7 @@ class _Run:
     seconds: float
 
 
-def _run(function: Any, case: Case, guard: Any = None) -> _Run:
+def _run(function: Any, case: Case, guard: Any = None) -> Run:
     args, kwargs = case.make()
     start = walk_call(args, kwargs)
     before = State({k: v.clone() if isinstance(v, torch.Tensor) else copy.copy(v) for k, v in start.items()})
@@ -189,13 +191,13 @@ def _run(function: Any, case: Case, guard: Any = None) -> _Run:
         k: (pointers[k], v.data_ptr()) for k, v in state.items() if isinstance(v, torch.Tensor) and k in pointers
     }
     walk("ret", result, state)
-    return _Run(before, state, addresses, error, seconds)
+    return Run(before, state, addresses, error, seconds)
 
 
-_last: tuple[Site, Case, _Run] | None = None
+_last: tuple[Site, Case, Run] | None = None
 
 
-def _oracle(site: Site, case: Case) -> _Run:
+def _oracle(site: Site, case: Case) -> Run:
     """Upstream's run; kept for the next backend of the same case."""
     global _last
     if _last is None or _last[0] is not site or _last[1] is not case:
@@ -203,13 +205,25 @@ def _oracle(site: Site, case: Case) -> _Run:
     return _last[2]
 
 
+def run_upstream(site: Site, case: Case) -> Run:
+    """What upstream makes of a case. Raises what it raises, unless the case expects that."""
+    return _run(site.upstream(), case)
+
+
 def check(site: Site, case: Case, backend: str) -> Report:
     """Run upstream and the fork on equal inputs. Raises Mismatch, or HostSync for the torch backend."""
-    want = _oracle(site, case)
-    function = implementation(site.launcher, backend)
-    got = _run(function, case, no_sync(site.allow) if backend == "torch" else None)
+    allow = site.allow if backend == "torch" else None
+    return compare(site, case, backend, _oracle(site, case), implementation(site.launcher, backend), allow)
+
+
+def compare(site: Site, case: Case, label: str, want: Run, function: Any, allow: Mapping[str, str] | None) -> Report:
+    """Run `function` on a case and compare with upstream's run of it.
+
+    allow: operations that are no sync at this site; None: syncs are allowed. Raises Mismatch, HostSync.
+    """
+    got = _run(function, case, None if allow is None else no_sync(allow))
     if case.raises is not None and (want.error is None or got.error is None):
-        raise Mismatch(f"{site.launcher}, {case.name}, {backend}: want {case.raises.__name__} from both")
+        raise Mismatch(f"{site.launcher}, {case.name}, {label}: want {case.raises.__name__} from both")
     inputs = Comparison(case.skip)
     inputs.states(want.before, got.before)
     if inputs.problems:
@@ -219,5 +233,5 @@ def check(site: Site, case: Case, backend: str) -> Report:
     comparison.addresses(want.addresses, got.addresses)
     comparison.results(want.state, got.state)
     if comparison.problems:
-        raise Mismatch(f"{site.launcher}, {case.name}, {backend}\n  " + "\n  ".join(comparison.problems))
+        raise Mismatch(f"{site.launcher}, {case.name}, {label}\n  " + "\n  ".join(comparison.problems))
     return Report(comparison.max_error, got.seconds)

@@ -49,12 +49,11 @@ def _per_site(with_sample: bool) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("site", "case", "backend"), list(_cells()))
+CELLS = list(_cells())
+
+
+@pytest.mark.parametrize(("site", "case", "backend"), CELLS)
 def test_parity(site: harness.Site, case: harness.Case, backend: str, record_property: Any) -> None:
-    record_property("sites", list(site.ids))
-    record_property("launcher", site.launcher)
-    record_property("case", case.name)
-    record_property("backend", backend)
     report = harness.check(site, case, backend)
     record_property("max_error", report.max_error)
 

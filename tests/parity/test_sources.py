@@ -36,7 +36,10 @@ WAITS = {
 def _sources() -> list[Path]:
     package = importlib.import_module(harness.kunlun_package())
     root = Path(next(iter(package.__path__)))
-    shared = [root / name for name in ("kv_segments.py", "ragged.py", "rng.py", "staging.py")]
+    names = (
+        "block_verification.py", "kv_segments.py", "ragged.py", "rng.py", "staging.py", "verification.py", "vocab.py",
+    )  # fmt: skip
+    shared = [root / name for name in names]
     return sorted((root / "launchers").glob("*.py")) + [path for path in shared if path.exists()]
 
 

@@ -25,12 +25,22 @@ FUSED_SKIP = (
 
 
 def _staged(
-    size: int | tuple[int, int], dtype: torch.dtype, runs: Sequence[Run], uva: bool = False, elem: bool = False
+    size: int | tuple[int, int],
+    dtype: torch.dtype,
+    runs: Sequence[Run],
+    uva: bool = False,
+    elem: bool = False,
+    apart: bool = False,
 ) -> Any:
+    """apart: the state is a window of a wider table, so that its rows do not follow one another."""
     from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
 
     state = StagedWriteTensor(size, dtype, torch.device("cpu"), uva_instead_of_gpu=uva)
-    state.gpu.copy_(poison(*([size] if isinstance(size, int) else size), dtype=dtype))
+    if apart:
+        rows, columns = size if isinstance(size, tuple) else (size, 1)
+        state.gpu = poison(rows, columns + 5, dtype=dtype)[:, 2 : 2 + columns]
+    else:
+        state.gpu.copy_(poison(*([size] if isinstance(size, int) else size), dtype=dtype))
     for row, start, values in runs:
         if elem:
             state.stage_write_elem(row, values[0])
@@ -46,8 +56,9 @@ def _one(
     dtype: torch.dtype = torch.int32,
     uva: bool = False,
     elem: bool = False,
+    apart: bool = False,
 ) -> Case:
-    return Case(name, lambda: ((_staged(size, dtype, runs, uva, elem),), {}), skip=SKIP)
+    return Case(name, lambda: ((_staged(size, dtype, runs, uva, elem, apart),), {}), skip=SKIP)
 
 
 def _runs(rng: random.Random, rows: int, columns: int) -> list[Run]:
@@ -71,6 +82,7 @@ def one_cases(rng: random.Random) -> Iterator[Case]:
     yield _one("nothing_staged", [])
     yield _one("ragged", ragged)
     yield _one("host_resident", ragged, uva=True)
+    yield _one("B9_rows_apart", ragged, apart=True)
     yield _one("int64", [(2, 1, [2**40, -(2**63), 2**63 - 1])], dtype=torch.int64)
     yield _one("float32", [(2, 1, [0.1, -0.0, float("inf"), 1e-45]), (0, 0, [3])], dtype=torch.float32)
     yield _one("single_elements_of_a_vector", [(3, 0, [7]), (0, 0, [8])], size=5, elem=True)

@@ -95,6 +95,8 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield _case("T_drafts_of_two_requests", [reads[0], reads[0]], [[10], []], [1, 0], [[11, 12], [12, 11, 12]])
     full = [[t, t + 1] for t in range(8)]
     yield _case("full_lists", [full, [[5]]], [[3], []], [0, 1], [[1, 2], [3]], width=16)
+    long = [[[1, 2, 3, 4, 5, 6]], [[5], [6], [7], [8]]]
+    yield _case("long_word_where_short_ones_were", long, [[1, 2, 3, 4, 5], [1]], [0, 1], [[4], [4]])
     yield _case("empty_word_behind_another", [[[1, 5], [], [6, 7]]], [[6]], [0], one)
     yield _case("int64_mapping_repeated", [[[7, 8]], [[8]]], [[7], [7]], [1, 0, 1], [[3], [3], [3]], dtype=torch.int64)
     edge = list(range(1, 18))

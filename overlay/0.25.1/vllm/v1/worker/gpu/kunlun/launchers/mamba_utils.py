@@ -72,8 +72,11 @@ def hold_tensors(
     ctx.kunlun_tensors = StateTensors(
         states=tuple(states),
         groups=tuple(groups),
-        widths=tuple(ctx.state_conv_widths.tolist()[: len(states)]),
-        dim_first=tuple(rows > 0 for rows in ctx.state_dim_row_count.tolist()[: len(states)]),
+        widths=tuple(ctx.state_conv_widths.tolist()[: len(states)]),  # sync-ok: once in the life of an engine
+        dim_first=tuple(
+            rows > 0
+            for rows in ctx.state_dim_row_count.tolist()[: len(states)]  # sync-ok: once in the life of an engine
+        ),
         block_tables=tuple(_whole_table(table, max_num_reqs) for table in block_tables),
         num_blocks=tuple(
             min(s.shape[0] for s, g in zip(states, groups) if g == group) for group in range(len(block_tables))

@@ -7,6 +7,7 @@ Upstream's kernel searches a pivot and keeps what lies above it. It is not the t
 - top-p keeps the smallest set of the most probable tokens with mass >= p, but the search halves the range of
   probabilities at most 18 times: where probabilities lie closer than 2**-18 of the range it stops in between, and
   keeps what is above the middle of the last interval. With a flat tail that is hundreds of tokens more or less.
+- the search for top-p starts at the least probable token: whether that one stays when p needs it, rounding decides.
 - of equal tokens at the boundary of top-p it drops the superfluous ones, highest ids first, only where
   log(exp(x)) comes back to x exactly; else it keeps them all.
 - it leaves a row alone whose pivot is not below the maximum (all finite logits equal), and with top-k a row with at
