@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support import VERSION, Upstream, digest, undo
 
-from kunlunfork import make, newtree, status, target, transaction
+from kunlunfork import make, newtree, paths, status, target, transaction
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import load
+from kunlunfork.fork import Files, load
 from kunlunfork.progress import Silent
 from kunlunfork.sources.base import Settings
 from kunlunfork.store import Base, Store
@@ -61,6 +61,19 @@ def test_the_main_job(
     executables = [n for n, (mode, _) in digest(tree).items() if mode & 0o100]
     assert executables == [n for n, (mode, _) in digest(unpacked).items() if mode & 0o100]
     assert list(tmp_path.iterdir()) == [tree]
+
+
+def test_the_lock_has_the_folders_that_upstream_lacks() -> None:
+    entry = paths.Entry(paths.REGULAR, "0" * 40)
+    entries = dict.fromkeys((b"a/b/c", b"d", b"e/f/g"), entry)
+    post: Files = {
+        b"a/b/x/y/z": (entry, b""),
+        b"a/new": (entry, b""),
+        b"n/m": (entry, b""),
+        b"gone/o": None,
+        b"top": None,
+    }
+    assert newtree._added_folders(entries, post) == (b"a/b/x", b"a/b/x/y", b"n")
 
 
 def test_every_way_to_get_there_gives_the_same_tree(

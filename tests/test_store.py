@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,21 @@ def test_damage_is_named(own: Store) -> None:
     with pytest.raises(ForkError) as error:
         own.read(own.entries(base.tree))
     assert "cache prune --all" in (error.value.fix or "") or "git" in error.value.message
+
+
+def test_other_bytes_under_a_true_check_sum_are_named(own: Store) -> None:
+    """git compares the check sum of zlib, not the id, when it reads from a pack."""
+    data = b"x" * 1000
+    base = own.import_members("sdist", "1.0", "f" * 64, [(b"a.py", REGULAR, data)])
+    [pack] = (own.path / "objects/pack").glob("*.pack")
+    other = b"y" + data[1:]
+    old, new = (d + zlib.adler32(d).to_bytes(4, "big") for d in (data, other))
+    assert pack.read_bytes().count(old) == 1
+    pack.chmod(0o644)
+    pack.write_bytes(pack.read_bytes().replace(old, new))
+    assert own.git("cat-file", "blob", paths.blob_id(data)) == other
+    with pytest.raises(ForkError, match="damaged"):
+        own.read(own.entries(base.tree))
 
 
 def test_what_no_base_needs_can_be_collected(own: Store) -> None:

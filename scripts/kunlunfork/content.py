@@ -30,6 +30,11 @@ class Content:
     def overlay(self) -> Path:
         return self.root / "overlay"
 
+    @property
+    def parity(self) -> Path:
+        """The tests that run inside a fork tree."""
+        return self.root / "tests" / "parity"
+
     def versions(self) -> tuple[str, ...]:
         """The pins, oldest first."""
         found = [p.parent.name for p in self.patches.glob("*/pin.toml")]

@@ -54,8 +54,9 @@ def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool,
         ForkError: the release is not as the patches expect (exit 3), the folder is taken, no space, no permission.
     """
     entries = store.entries(base.tree)
-    before: Files = dict.fromkeys(fork.touched)
-    before.update(store.read({p: e for p, e in entries.items() if p in fork.touched}))
+    touched = fork.touched
+    before: Files = dict.fromkeys(touched)
+    before.update(store.read({p: e for p, e in entries.items() if p in touched}))
     forks.check_base(fork, before, where=f"the {base.kind} of vLLM {base.version}")
     post = forks.build(fork, before, store)
     info = TreeInfo(folder, "plain", None, None, base.version, None, _KINDS[base.kind])  # type: ignore[arg-type]
@@ -70,7 +71,7 @@ def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool,
     if dry_run:
         return outcome
     with _staging(folder) as staging:
-        rest = {p: e for p, e in entries.items() if p not in fork.touched}
+        rest = {p: e for p, e in entries.items() if p not in touched}
         blobs = store.blobs([e.blob for e in rest.values()])
         _fill(
             staging,
@@ -131,12 +132,18 @@ def _staging(folder: Path, *, keep: bool = True) -> Iterator[Path]:
 
 
 def _added_folders(entries: dict[bytes, Entry], post: Files) -> tuple[bytes, ...]:
-    def parents(path: bytes) -> Iterator[bytes]:
-        parts = path.split(b"/")[:-1]
-        return (b"/".join(parts[:i]) for i in range(1, len(parts) + 1))
+    return tuple(sorted(_folders(p for p, value in post.items() if value) - _folders(entries)))
 
-    had = {f for path in entries for f in parents(path)}
-    return tuple(sorted({f for path, value in post.items() if value for f in parents(path)} - had))
+
+def _folders(files: Iterable[bytes]) -> set[bytes]:
+    """Every folder above these files."""
+    found: set[bytes] = set()
+    for path in files:
+        folder = path.rpartition(b"/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition(b"/")[0]
+    return found
 
 
 def _prefix(folder: Path) -> str:

@@ -209,17 +209,21 @@ def test_who_does_not_look_at_temperatures(vllm, torch_runner, monkeypatch, case
     assert sampled(runner, 0) == ("hidden", "grammar", False)
 
 
-@pytest.mark.parametrize(("fixes", "sizes"), [("0", [32]), ("1", [16])])
-def test_upstream_fixes(vllm, torch_runner, fixes, sizes):
+@pytest.mark.parametrize("fixes", ["0", "1"])
+def test_upstream_fixes(vllm, torch_runner, fixes):
     constants = {}
     for layer in ("launchers", "reference"):
         vllm.stub(f"vllm.v1.worker.gpu.kunlun.{layer}")
         constants[layer] = vllm.stub(f"vllm.v1.worker.gpu.kunlun.{layer}.sample_bad_words", SPEC_OFFSET=None)
-    runner = torch_runner(UPSTREAM_FIXES=fixes)
+    torch_runner(UPSTREAM_FIXES=fixes)
+    assert {layer: module.SPEC_OFFSET for layer, module in constants.items()} == dict.fromkeys(constants, int(fixes))
+
+
+def test_drafts_never_take_slots_behind_the_end_of_the_cache(torch_runner):
+    runner = torch_runner()
     runner.initialize_kv_cache("kv")
     assert LOG == [("initialize_kv_cache", "kv")]
-    assert runner.block_tables.block_sizes == sizes
-    assert {layer: module.SPEC_OFFSET for layer, module in constants.items()} == dict.fromkeys(constants, int(fixes))
+    assert runner.block_tables.block_sizes == [16]
 
 
 def test_upstream_fixes_do_nothing_with_upstreams_kernels_and_that_is_said(vllm, monkeypatch):

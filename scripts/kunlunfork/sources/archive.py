@@ -8,13 +8,14 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 from kunlunfork import paths
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK
+from kunlunfork.sources import tarstream
 
 # Far above any vLLM release (0.1 GB in an sdist, 0.6 GB in a CUDA wheel), far below what fills a disk.
 MAX_BYTES = 4 << 30
@@ -22,6 +23,8 @@ MAX_FILE = 1 << 30
 MAX_FILES = 200_000
 
 Member = tuple[bytes, int, bytes]
+# The same with the size in place of the bytes, and how to read them once the size was looked at.
+_Found = tuple[bytes, int, int, Callable[[], bytes]]
 _DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -47,15 +50,17 @@ def members(archive: Path) -> Iterator[Member]:
     try:
         for path, mode, size, body in read(archive):
             paths.check(path, where=archive.name)
-            parts = path.split(b"/")
-            folders.update(b"/".join(parts[:i]) for i in range(1, len(parts)))
+            folder = path.rpartition(b"/")[0]
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = folder.rpartition(b"/")[0]
             if path in seen:
                 raise _hostile(archive, f"{paths.show(path)} is in it twice")
             seen.add(path)
             total += size
             if size > MAX_FILE or total > MAX_BYTES or len(seen) > MAX_FILES:
                 raise _hostile(archive, f"it unpacks to more than {MAX_BYTES >> 30} GiB or {MAX_FILES} files")
-            data = body.read(size + 1) if not isinstance(body, bytes) else body
+            data = body()
             if len(data) != size:
                 raise _hostile(archive, f"{paths.show(path)} has another length than announced")
             if mode == SYMLINK:
@@ -79,31 +84,28 @@ def _hostile(archive: Path, found: str) -> ForkError:
     return ForkError(f"{archive.name} is not an archive of vLLM", found=found, fix="get it again from where it is made")
 
 
-def _sdist(archive: Path) -> Iterator[tuple[bytes, int, int, IO[bytes] | bytes]]:
-    # "r:gz", not "r|gz": the stream mode of tarfile copies its buffer at each read, six times slower here.
-    with tarfile.open(archive, "r:gz", encoding="utf-8", errors="surrogateescape") as tar:
+def _sdist(archive: Path) -> Iterator[_Found]:
+    with gzip.open(archive) as file:
         top: bytes | None = None
-        for member in tar:
-            raw = os.fsencode(member.name)
-            first, _, path = raw.rstrip(b"/").removeprefix(b"./").partition(b"/")
+        for member in tarstream.members(file):
+            first, _, path = member.name.rstrip(b"/").removeprefix(b"./").partition(b"/")
+            folder = member.kind == tarstream.FOLDER
             if top is None:
                 top = first
-            if first != top or (not path and not member.isdir()):
-                raise _hostile(archive, f"{paths.show(raw)} lies beside the top folder {paths.show(top)}")
-            if member.isdir():
+            if first != top or (not path and not folder):
+                raise _hostile(archive, f"{paths.show(member.name)} lies beside the top folder {paths.show(top)}")
+            if folder:
                 continue
-            if member.issym():
-                target = os.fsencode(member.linkname)
-                yield path, SYMLINK, len(target), target
-            elif member.isreg():
-                body = tar.extractfile(member)
-                assert body is not None
-                yield path, EXECUTABLE if member.mode & 0o100 else REGULAR, member.size, body
+            if member.kind == tarstream.SYMLINK:
+                yield path, SYMLINK, len(member.link), partial(bytes, member.link)
+            elif member.kind in tarstream.REGULAR:
+                mode = EXECUTABLE if member.mode & 0o100 else REGULAR
+                yield path, mode, member.size, partial(file.read, member.size)
             else:
-                raise _hostile(archive, f"{paths.show(raw)} is a link to another member or a device")
+                raise _hostile(archive, f"{paths.show(member.name)} is a link to another member or a device")
 
 
-def _wheel(archive: Path) -> Iterator[tuple[bytes, int, int, IO[bytes] | bytes]]:
+def _wheel(archive: Path) -> Iterator[_Found]:
     with zipfile.ZipFile(archive) as wheel:
         for member in wheel.infolist():
             if member.is_dir():
@@ -116,5 +118,5 @@ def _wheel(archive: Path) -> Iterator[tuple[bytes, int, int, IO[bytes] | bytes]]
                     os.fsencode(member.filename),
                     EXECUTABLE if unix & 0o100 else REGULAR,
                     member.file_size,
-                    body,
+                    partial(body.read, member.file_size + 1),
                 )

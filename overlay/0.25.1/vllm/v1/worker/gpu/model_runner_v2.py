@@ -64,7 +64,7 @@ class KunlunRunnerMixin:
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)  # type: ignore[misc]
-        if self.kunlun_plan.ours and self.kunlun_switches.upstream_fixes:
+        if self.kunlun_plan.ours:
             fixes.use_kernel_block_sizes(self.block_tables)  # type: ignore[attr-defined]
 
     def _init_kv_zero_meta(self) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KUNLUN_UPSTREAM_FIXES: the known bugs of upstream 0.25.1 that the fork can mend.
+"""The known bugs of upstream 0.25.1 that the fork can mend.
 
-They are kept unless the variable is on, since parity is the promise.
+They are kept unless KUNLUN_UPSTREAM_FIXES is on, since parity is the promise;
+but never one that reads or writes out of bounds.
 """
 
 import importlib
@@ -24,8 +25,9 @@ def set_constants(on: bool) -> None:
 def use_kernel_block_sizes(block_tables: Any) -> None:
     """Give dflash and dspark the block size of the tables that they read (upstream 0.26.0).
 
-    `block_tables` is upstream's BlockTables. Nothing else reads its `block_sizes`,
-    the manager's, once it is made; they differ where an attention backend splits
-    the manager's blocks.
+    They take the manager's. Where an attention backend splits the manager's blocks
+    that one is larger, and half of the slots or more lie behind the end of the
+    cache: so this is no matter of KUNLUN_UPSTREAM_FIXES. `block_tables` is
+    upstream's BlockTables; nothing else reads its `block_sizes` once it is made.
     """
     block_tables.block_sizes = list(block_tables.kernel_block_sizes)

@@ -116,7 +116,7 @@ _ROWS = (
         "off",
         _BOOLEAN,
         None,
-        "sites with a known upstream bug",
+        "known upstream bugs: bad words compare drafted tokens one place off",
         "upstream's results, bugs included",
     ),
 )

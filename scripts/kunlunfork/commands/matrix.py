@@ -1,0 +1,242 @@
+"""kunlunfork matrix"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kunlunfork import errors
+from kunlunfork.commands._options import FOLDER, repo_option, verb
+from kunlunfork.console import Console, describe, rows, table
+from kunlunfork.errors import ForkError
+
+if TYPE_CHECKING:
+    from kunlunfork.matrix.cells import Cell
+    from kunlunfork.matrix.run import Result
+
+# Said here, since --help imports nothing of the matrix; a test compares them.
+MODES = ("all-on", "all-off", "each", "pairs", "full")
+BACKENDS = ("torch", "reference")
+
+
+@click.group("matrix")
+def command() -> None:
+    """Measure that the fork computes what upstream computes.
+
+    \b
+    kunlunfork matrix run --vllm 0.25.1 --device cpu --tier ops    every site against upstream's kernels
+    kunlunfork matrix selftest                                     faults that these tests must catch
+    """
+
+
+def _backends(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
+    unknown = [name for name in names if name not in BACKENDS]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)}; choose from {', '.join(BACKENDS)}")
+    return names
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+vllm_option = click.option("--vllm", "version", metavar="VERSION", help="The pin [default: the newest].")
+python_option = click.option("--python", type=FOLDER, help="Builds the engine environment [default: this one].")
+processes_option = click.option(
+    "-n", "--processes", type=click.IntRange(1), help="Processes at a time [default: a core each]."
+)
+
+
+@command.command("run")
+@vllm_option
+@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
+@click.option("--tier", type=click.Choice(["ops"]), default="ops", show_default=True)
+@click.option("--switches", "mode", type=click.Choice(MODES), default="each", show_default=True,
+              help="Which settings of the on/off switches.")  # fmt: skip
+@click.option("--backend", "backends", callback=_backends, default=",".join(BACKENDS), show_default=True,
+              help="With commas between.")  # fmt: skip
+@click.option("-k", "expression", metavar="EXPR", help="Only what matches, as pytest's -k.")
+@processes_option
+@click.option("--random", type=click.IntRange(0), default=6, show_default=True, help="Random cases a site.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random cases.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
+              help="File for one JSON line a cell [default: in the cache].")  # fmt: skip
+@python_option
+@repo_option
+@verb
+def run_command(
+    version: str | None, device: str, tier: str, mode: str, backends: tuple[str, ...], expression: str | None,
+    processes: int | None, random: int, seed: int, out: Path | None, python: Path | None, repo: Path | None,
+    console: Console,
+) -> int:  # fmt: skip
+    """Run one tier and write one JSON line a cell.
+
+    The first run builds an engine environment in the cache (torch and vLLM, about 2 GB, minutes). Exit code 1 where a
+    cell failed.
+    """
+    from kunlunfork import cache, content
+    from kunlunfork.matrix.run import Options, run
+
+    fork = content.find(repo)
+    options = Options(
+        version or fork.versions()[-1], device, tier, mode, backends, expression, processes or _cores(), random, seed,
+        out, python,
+    )  # fmt: skip
+    result = run(fork, cache.default(), options, console)
+    if result.summary.ok:
+        console.result(_result(result), lambda: _show(result))
+        return errors.OK
+    bad = result.summary.bad
+    error = ForkError(
+        f"{len(bad)} of {sum(result.summary.counts.values())} cells did not pass",
+        details=_lines(bad),
+        fix=f"see their messages in {result.out}; one cell again: kunlunfork matrix run -k EXPR",
+    )
+
+    def show() -> None:
+        _show(result)
+        print(describe(error))
+
+    console.refused(_result(result), error, show)
+    return errors.USER
+
+
+def _lines(bad: Sequence[Cell]) -> list[str]:
+    """One line for each thing that is wrong, which may be so in many cells."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in bad:
+        first = [part.strip() for part in (cell.message or "").strip().split("\n")]
+        # The head of a difference names the cell; what differs comes next.
+        said = first[1] if first[0].startswith("harness.Mismatch") and len(first) > 1 else first[0]
+        groups.setdefault((f"{cell.outcome} in {cell.launcher or 'a rule'}", said[:200]), []).append(cell)
+    return [
+        f"{where}: {cells[0].test.rpartition('::')[2]}"
+        + (f" and {len(cells) - 1} more" if len(cells) > 1 else "")
+        + f": {said}"
+        for (where, said), cells in groups.items()
+    ]
+
+
+def _result(result: Result) -> dict[str, Any]:
+    found = result.summary
+    return {
+        "out": str(result.out),
+        "overlay_hash": result.overlay_hash,
+        "versions": result.versions,
+        "settings": list(result.settings),
+        "counts": found.counts,
+        "launchers": [
+            {
+                "launcher": row.launcher,
+                "sites": list(row.sites),
+                "cases": row.cases,
+                "cells": row.cells,
+                "bad": row.bad,
+                "ran": list(row.ran),
+                "error": row.error,
+                "seconds": round(row.seconds, 3),
+            }
+            for row in found.rows
+        ],
+        "bad": [{"test": c.test, "outcome": c.outcome, "message": c.message} for c in found.bad],
+    }
+
+
+def _show(result: Result) -> None:
+    found = result.summary
+    table(
+        ("sites", "launcher", "cases", "cells", "bad", "max error", "seconds"),
+        [
+            (
+                ",".join(map(str, row.sites)) or "-",
+                row.launcher or "(rules of the fork)",
+                str(row.cases),
+                str(row.cells),
+                str(row.bad or "-"),
+                f"{row.error:.1e}" if row.error else "exact",
+                f"{row.seconds:.1f}",
+            )
+            for row in found.rows
+        ],
+    )
+    rows(
+        [
+            ("cells", ", ".join(f"{n} {outcome}" for outcome, n in found.counts.items() if n)),
+            ("settings", f"{len(result.settings)}: {' '.join(result.settings)}"),
+            ("overlay", result.overlay_hash[:12]),
+            ("results", str(result.out)),
+        ]
+    )
+
+
+@command.command("selftest")
+@vllm_option
+@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
+@click.option("-k", "expression", metavar="TEXT", help="Only faults with this in their name, file, kind or bug.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes at a time [default: a core each].")
+@python_option
+@repo_option
+@verb
+def selftest_command(
+    version: str | None, device: str, expression: str | None, jobs: int | None, python: Path | None,
+    repo: Path | None, console: Console,
+) -> int:  # fmt: skip
+    """Put faults into copies of the overlay, one at a time, and see that the parity tests catch each.
+
+    The faults are listed in tests/parity/faults. Exit code 1 where one survives, or where the list no longer fits.
+    """
+    from kunlunfork import cache, content
+    from kunlunfork.matrix import selftest
+
+    fork = content.find(repo)
+    result = selftest.run(
+        fork, cache.default(), version or fork.versions()[-1], device, jobs or _cores(), expression, python, console
+    )
+    body = {
+        "seconds": round(result.seconds, 1),
+        "faults": [
+            {
+                "name": v.fault.name,
+                "kind": v.fault.kind,
+                "bug": v.fault.bug,
+                "file": v.fault.file,
+                "outcome": v.outcome,
+                "by": v.by,
+                "message": v.message,
+                "seconds": v.seconds,
+            }
+            for v in result.verdicts
+        ],
+    }
+
+    def show() -> None:
+        table(
+            ("fault", "kind", "bug", "file", "outcome", "by"),
+            [
+                (v.fault.name, v.fault.kind, v.fault.bug or "-", v.fault.file, v.outcome, (v.by or "-")[:90])
+                for v in result.verdicts
+            ],
+        )
+        caught = len(result.verdicts) - len(result.bad)
+        print(f"{caught} of {len(result.verdicts)} faults caught in {result.seconds:.0f} s")
+
+    if not result.bad:
+        console.result(body, show)
+        return errors.OK
+    error = ForkError(
+        f"{len(result.bad)} faults were not caught",
+        details=[f"{v.outcome}: {v.fault.name} in {v.fault.file}: {v.message or v.fault.new}" for v in result.bad],
+        fix="add the case that shows it to tests/parity/sites, or correct a fault that is broken",
+    )
+
+    def show_with_error() -> None:
+        show()
+        print(describe(error))
+
+    console.refused(body, error, show_with_error)
+    return errors.USER

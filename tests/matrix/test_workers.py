@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kunlunfork.errors import ForkError
+from kunlunfork.matrix import workers
+from kunlunfork.matrix.environment import Engine
+from kunlunfork.matrix.workers import Worker, check_collected, shares, start, stop, watch
+
+# Writes what the pytest plugin writes, without pytest.
+SCRIPT = """
+import json, os, sys, time
+out = open(os.environ["KUNLUN_MATRIX_OUT"], "a", buffering=1)
+def say(**line):
+    out.write(json.dumps(line) + "\\n")
+say(collected=[{"test": t, "launcher": os.environ["KUNLUN_MATRIX_ONLY"]} for t in "abc"])
+"""
+
+
+def _worker(folder: Path, name: str = "w") -> Worker:
+    return Worker((name,), folder / f"{name}.jsonl", folder / f"{name}.log")
+
+
+@pytest.fixture
+def team() -> Iterator[list[Worker]]:
+    members: list[Worker] = []
+    yield members
+    stop(members)
+
+
+def _run(worker: Worker, body: str, folder: Path, team: list[Worker]) -> None:
+    team.append(worker)
+    start(worker, [sys.executable, "-c", SCRIPT + body], {}, folder)
+
+
+def test_reports_come_in_the_order_of_the_tests(tmp_path: Path, team: list[Worker]) -> None:
+    body = "\n".join(f'say(test="{t}", outcome="passed")' for t in "cab") + '\nsay(test="a", outcome="error")'
+    worker = _worker(tmp_path, "site")
+    _run(worker, body, tmp_path, team)
+    shown: list[int] = []
+    watch(team, shown.append, lambda: False)
+    check_collected(team)
+    found = [(x["test"], x["outcome"], x["launcher"]) for x in worker.lines(missing=True)]
+    # The teardown of `a` failed after it had passed.
+    assert found == [("a", "error", "site"), ("b", "passed", "site"), ("c", "passed", "site")]
+    assert shown[-1] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "fate"),
+    [
+        ("os.kill(os.getpid(), 11)", "the worker was killed by signal 11"),
+        ("os._exit(4)", "the worker ended with exit code 4"),
+    ],
+)
+def test_a_worker_that_dies_leaves_an_error_in_each_cell_it_did_not_do(
+    tmp_path: Path, team: list[Worker], body: str, fate: str
+) -> None:
+    worker = _worker(tmp_path)
+    _run(worker, f'say(test="a", outcome="passed")\n{body}', tmp_path, team)
+    watch(team, lambda done: None, lambda: False)
+    check_collected(team)
+    found = [(x["test"], x["outcome"], x.get("message")) for x in worker.lines(missing=True)]
+    assert found == [("a", "passed", None), ("b", "error", fate), ("c", "error", "not run: the worker had ended")]
+    assert [x["test"] for x in worker.lines(missing=False)] == ["a"]
+
+
+def test_a_worker_that_hangs_is_ended(tmp_path: Path, team: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.2)
+    worker = _worker(tmp_path)
+    _run(worker, "time.sleep(600)", tmp_path, team)
+    watch(team, lambda done: None, lambda: False)
+    assert worker.child is not None and worker.child.poll() == -9
+    assert worker.lines(missing=True)[0]["message"] == "no answer for 0 s"
+
+
+def test_stop_ends_what_runs(tmp_path: Path, team: list[Worker]) -> None:
+    worker = _worker(tmp_path)
+    _run(worker, "time.sleep(600)", tmp_path, team)
+    watch(team, lambda done: None, lambda: worker.collected is not None)
+    stop(team)
+    assert worker.child is not None and worker.child.poll() is not None
+
+
+def test_tests_that_cannot_be_collected(tmp_path: Path, team: list[Worker]) -> None:
+    worker = _worker(tmp_path)
+    team.append(worker)
+    start(worker, [sys.executable, "-c", "print('why'); raise SystemExit(2)"], {}, tmp_path)
+    watch(team, lambda done: None, lambda: worker.collected is not None)
+    with pytest.raises(ForkError, match="cannot be collected") as e:
+        check_collected(team)
+    assert e.value.details == ("why",)
+    assert e.value.found == "exit code 2"
+
+
+def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
+    worker = _worker(tmp_path)
+    whole = json.dumps({"collected": [{"test": "a"}]}) + "\n"
+    worker.out.write_text(whole[:10])
+    assert not worker.poll()
+    worker.out.write_text(whole)
+    assert worker.poll() and worker.collected == [{"test": "a"}]
+    assert not worker.poll()
+
+
+def test_shares_are_even_and_whole() -> None:
+    seconds = {"a": 10.0, "b": 6.0, "c": 5.0}
+    assert shares(["a", "b", "c"], seconds, 2) == [("a",), ("b", "c")]
+    modules = [f"m{i}" for i in range(7)]
+    for count in (1, 3, 20):
+        found = shares(modules, {}, count)
+        assert sorted(m for share in found for m in share) == modules
+        assert len(found) == min(count, 7)
+
+
+def test_a_child_sees_the_trees_and_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setenv("KUNLUN_HOSTVEC", "0")
+    engine = Engine(tmp_path, Path("/e/python"), tmp_path, tmp_path / "triton", {})
+    found = workers.environ(engine, (tmp_path / "fork", engine.triton), {"KUNLUN_PARITY_N": "2"})
+    assert found["PYTHONPATH"] == f"{tmp_path / 'fork'}:{tmp_path / 'triton'}"
+    assert found["OMP_NUM_THREADS"] == "1" and found["KUNLUN_PARITY_N"] == "2"
+    assert "KUNLUN_HOSTVEC" not in found
+    assert workers.command(engine, tmp_path, ["-k", "x"])[:3] == ["/e/python", "-m", "pytest"]
