@@ -1,0 +1,262 @@
+"""Run engines in this process, one after another, and write down what they said: `python run.py JOB.json OUT.json`.
+
+Runs in the engine environment. A job is {"models": DIR, "oracle": bool, "engines": [...]}; an engine is
+{"name", "env": variables for this engine alone, "llm": arguments of LLM (model and draft by name), "log_drafts": bool,
+"kernel_block_size": int, "zero_blocks": bool, "count_draws": bool, "may_fail": bool,
+"calls": [{"name", "prompts": token ids, "params": one or one a prompt}]}.
+
+With "oracle" the process runs upstream's own kernels, in Triton's interpreter, as tests/parity does.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# What an engine needs here whatever it runs; a call finishes with its own length.
+LLM_DEFAULTS = {
+    "enforce_eager": True,
+    "dtype": "float32",
+    "max_model_len": 256,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 256,
+    "kv_cache_memory_bytes": 64 << 20,
+    "enable_prefix_caching": False,
+    "disable_log_stats": False,
+    "seed": 0,
+}
+PARAMS_DEFAULTS = {"temperature": 0.0, "ignore_eos": True}
+
+
+def quiet_threads() -> None:
+    """One thread for torch: these models are small, and waiting threads starve each other on a busy machine."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def main(job_file: str, out_file: str) -> None:
+    quiet_threads()
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    os.environ.update({"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"})
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    _stand_in_for("lmformatenforcer", TokenEnforcer=object)
+    _complete_streams()
+    if job.get("oracle"):
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
+        import interpreter
+
+        interpreter.prepare()
+        # The interpreter cannot run this one kernel; upstream's own torch path does the same.
+        from vllm.v1.sample.ops import topk_topp_sampler
+
+        topk_topp_sampler.HAS_TRITON = False
+    results = {}
+    for engine in job["engines"]:
+        before = dict(os.environ)
+        os.environ.update(engine.get("env", {}))
+        results[engine["name"]] = _engine(engine, Path(job["models"]))
+        os.environ.clear()
+        os.environ.update(before)
+    Path(out_file).write_text(json.dumps(results), encoding="utf-8")
+
+
+def _stand_in_for(name: str, **attributes: Any) -> None:
+    """vLLM imports each of its grammar back ends for any structured request, also those that nobody asked for."""
+    if importlib.util.find_spec(name) is None:
+        module = sys.modules[name] = ModuleType(name)
+        module.__dict__.update(attributes)
+
+
+def _complete_streams() -> None:
+    """Upstream's stand-ins for streams on a CPU forget `Tensor.record_stream`, which drafts under a grammar need."""
+    import torch
+
+    torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign]
+
+
+def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
+    from vllm import LLM
+
+    if size := engine.get("kernel_block_size"):
+        _split_blocks(size)
+    if engine.get("zero_blocks"):
+        _want_zero_blocks()
+    options = {**LLM_DEFAULTS, **engine.get("llm", {})}
+    options["model"] = str(models / options["model"])
+    if draft := options.pop("draft", None):
+        spec = {"method": "dspark", "num_speculative_tokens": 4, **draft}
+        options["speculative_config"] = {**spec, "model": str(models / spec["model"])}
+    try:
+        llm = LLM(**options)
+    except Exception as e:  # a job may be about the refusal
+        if not engine.get("may_fail"):
+            raise
+        return {"error": f"{type(e).__name__}: {e}"}
+    result: dict[str, Any] = {"runner": _runner(llm), "calls": {}}
+    zeroed = _watch_zero_blocks(llm) if engine.get("zero_blocks") else None
+    drafts = _log_drafts(llm) if engine.get("log_drafts") else None
+    draws = _count_draws() if engine.get("count_draws") else None
+    for call in engine["calls"]:
+        before = _metrics(llm)
+        started = time.perf_counter()
+        outputs = llm.generate(
+            [{"prompt_token_ids": ids} for ids in call["prompts"]], _params(call.get("params", {})), use_tqdm=False
+        )
+        seconds = time.perf_counter() - started
+        result["calls"][call["name"]] = {
+            "tokens": [list(o.outputs[0].token_ids) for o in outputs],
+            "logprobs": [_logprobs(o.outputs[0].logprobs) for o in outputs],
+            "prompt_logprobs": [_logprobs(o.prompt_logprobs) for o in outputs],
+            "cached": [o.num_cached_tokens for o in outputs],
+            "metrics": {k: _minus(v, before[k]) for k, v in _metrics(llm).items()},
+            "seconds": seconds,
+        }
+    if drafts is not None:
+        result["drafts"] = drafts
+    if zeroed is not None:
+        result["zeroed"] = zeroed
+    if draws is not None:
+        result["draws"] = sum(draws)
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+    gc.collect()
+    return result
+
+
+def _split_blocks(size: int) -> None:
+    """Let attention take cache blocks of this size only, so that the manager's larger ones are split."""
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    CPUAttentionBackend.get_supported_kernel_block_sizes = staticmethod(lambda: [size])  # type: ignore[method-assign]
+
+
+def _want_zero_blocks() -> None:
+    """Let engines zero new cache blocks, as they do for hybrid models."""
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    KVCacheConfig.needs_kv_cache_zeroing = True  # type: ignore[assignment]
+
+
+def _watch_zero_blocks(llm: Any) -> list[list[bool]]:
+    """For each segment of each block that is zeroed from now on: was it dirty, is it zero."""
+    from vllm.v1.worker.gpu.kunlun.kv_segments import segments
+
+    zeroer = _model_runner(llm).kv_block_zeroer
+    zero_block_ids = zeroer.zero_block_ids
+    zeroed: list[list[bool]] = []
+
+    def watched(block_ids: list[int]) -> None:
+        blocks = [view[block] for view in segments(zeroer) for block in block_ids]
+        before = [bool(block.any()) for block in blocks]
+        zero_block_ids(block_ids)
+        zeroed.extend([dirty, not block.any()] for dirty, block in zip(before, blocks, strict=True))
+
+    zeroer.zero_block_ids = watched
+    return zeroed
+
+
+def _params(params: Any) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if isinstance(params, list):
+        return [_params(p) for p in params]
+    params = {**PARAMS_DEFAULTS, **params}
+    if "structured_outputs" in params:
+        params["structured_outputs"] = StructuredOutputsParams(**params["structured_outputs"])
+    if "logit_bias" in params:
+        params["logit_bias"] = {int(k): v for k, v in params["logit_bias"].items()}
+    return SamplingParams(**params)
+
+
+def _logprobs(positions: Any) -> Any:
+    """Per position the ids and their log probabilities, most probable first."""
+    if positions is None:
+        return None
+    return [
+        None if p is None else sorted(([t, v.logprob] for t, v in p.items()), key=lambda x: (-x[1], x[0]))
+        for p in positions
+    ]
+
+
+def _metrics(llm: Any) -> dict[str, Any]:
+    """Drafts and preemptions so far."""
+    found: dict[str, Any] = {}
+    for metric in llm.get_metrics():
+        name = metric.name.removeprefix("vllm:")
+        if name.startswith("spec_decode_num_") or name == "num_preemptions":
+            name = name.removeprefix("spec_decode_")
+            found[name] = list(metric.values) if hasattr(metric, "values") else metric.value
+    return found
+
+
+def _minus(now: Any, before: Any) -> Any:
+    return [a - b for a, b in zip(now, before, strict=True)] if isinstance(now, list) else now - before
+
+
+def _model_runner(llm: Any) -> Any:
+    """The runner, where the engine lives in this process."""
+    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
+    return None if core is None else core.model_executor.driver_worker.worker.model_runner
+
+
+def _runner(llm: Any) -> dict[str, Any] | None:
+    """What runs: the runner's class, its plan and where each site's code comes from (fork only)."""
+    runner = _model_runner(llm)
+    if runner is None:
+        return None
+    about: dict[str, Any] = {"class": f"{type(runner).__module__}.{type(runner).__qualname__}"}
+    plan = getattr(runner, "kunlun_plan", None)
+    if plan is not None:
+        from vllm.v1.worker.gpu.kunlun.activation import BINDER
+
+        kunlun = type(BINDER).__module__.rpartition(".")[0]
+        about["plan"] = str(plan)
+        about["backend"] = plan.backend
+        about["owners"] = BINDER.owners()
+        about["cache_groups"] = runner.block_tables.num_kv_cache_groups
+        about["targets"] = {
+            str(site): f"{fn.__module__.removeprefix(kunlun + '.')}:{fn.__name__}" for site, fn in plan.targets.items()
+        }
+    return about
+
+
+def _log_drafts(llm: Any) -> list[list[list[int]]]:
+    """The drafts of every step from now on, one list a request of the batch."""
+    speculator = _model_runner(llm).speculator
+    propose = speculator.propose
+    drafts: list[list[list[int]]] = []
+
+    def logged(*args: Any, **kwargs: Any) -> Any:
+        proposed = propose(*args, **kwargs)
+        drafts.append(proposed.tolist())
+        return proposed
+
+    speculator.propose = logged
+    return drafts
+
+
+def _count_draws() -> list[int]:
+    """Gets a 1 whenever the fork's torch launchers compute random numbers."""
+    from vllm.v1.worker.gpu.kunlun import rng
+
+    draws: list[int] = []
+    rounds = getattr(rng._rounds, "counted", rng._rounds)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        draws.append(1)
+        return rounds(*args, **kwargs)
+
+    counted.counted = rounds  # type: ignore[attr-defined]
+    rng._rounds = counted
+    return draws
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
