@@ -214,12 +214,14 @@ def _runner(llm: Any) -> dict[str, Any] | None:
     about: dict[str, Any] = {"class": f"{type(runner).__module__}.{type(runner).__qualname__}"}
     plan = getattr(runner, "kunlun_plan", None)
     if plan is not None:
+        from vllm import triton_utils
         from vllm.v1.worker.gpu.kunlun.activation import BINDER
 
         kunlun = type(BINDER).__module__.rpartition(".")[0]
         about["plan"] = str(plan)
         about["backend"] = plan.backend
         about["owners"] = BINDER.owners()
+        about["next_power_of_2 of 5"] = triton_utils.triton.next_power_of_2(5)
         about["cache_groups"] = runner.block_tables.num_kv_cache_groups
         about["targets"] = {
             str(site): f"{fn.__module__.removeprefix(kunlun + '.')}:{fn.__name__}" for site, fn in plan.targets.items()

@@ -49,6 +49,7 @@ def test_the_runners_are_what_they_should_be(v1, v2, engine):
     runner = v2[engine]["runner"]
     assert runner["class"] == "vllm.v1.worker.gpu.model_runner_v2.CPUModelRunnerV2"
     assert runner["plan"] == "torch kernels (auto: vLLM found no Triton)"
+    assert runner["next_power_of_2 of 5"] == 8
     assert set(runner["owners"].values()) == {"kunlunfork", "not loaded"}
     assert sum(owner == "kunlunfork" for owner in runner["owners"].values()) > 20
 
