@@ -114,10 +114,9 @@ def test_other_bytes_under_a_true_check_sum_are_named(own: Store) -> None:
     """git compares the check sum of zlib, not the id, when it reads from a pack."""
     data = b"x" * 1000
     base = own.import_members("sdist", "1.0", "f" * 64, [(b"a.py", REGULAR, data)])
-    [pack] = (own.path / "objects/pack").glob("*.pack")
     other = b"y" + data[1:]
     old, new = (d + zlib.adler32(d).to_bytes(4, "big") for d in (data, other))
-    assert pack.read_bytes().count(old) == 1
+    [pack] = [p for p in (own.path / "objects/pack").glob("*.pack") if old in p.read_bytes()]
     pack.chmod(0o644)
     pack.write_bytes(pack.read_bytes().replace(old, new))
     assert own.git("cat-file", "blob", paths.blob_id(data)) == other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 import shutil
@@ -12,11 +11,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
-from filelock import FileLock
-
-from kunlunfork import git, paths
+from kunlunfork import fastimport, git, paths
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import Entry
 from kunlunfork.sources.archive import Member
@@ -25,12 +21,6 @@ _REFS = "refs/kunlunfork/bases/"
 
 # Byte for byte: no attribute that a release ships may change what is stored or written out (eol, ident, filters).
 _ATTRIBUTES = "* -text -ident -filter -diff -merge -working-tree-encoding -export-subst -export-ignore\n"
-
-# Stored, not deflated: fast-import then keeps up with reading the archive. A release takes 95 MB instead of 42.
-# Not synced: the store is a cache, and what a power cut damages is told by the id of the first blob that is read.
-_IMPORT = (
-    "-c", "core.compression=0", "-c", "pack.compression=0", "-c", "fastimport.unpackLimit=0", "-c", "core.fsync=none",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,6 +55,8 @@ class Store:
             self._create()
 
     def _create(self) -> None:
+        from filelock import FileLock  # 15 ms to import, which a store that is there can do without
+
         git.check_version()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,41 +121,26 @@ class Store:
             return base
 
     def _fast_import(self, members: Iterable[Member]) -> tuple[str, int, int]:
+        listing: list[bytes] = []
+        seen: set[str] = set()
+        size = 0
+        # Two for the blobs: git hashes all bytes four times, which takes longer than to read the archive.
+        with fastimport.importers(self.path, 2) as importers:
+            for path, mode, data in members:
+                blob = paths.blob_id(data)
+                listing.append(b"M %o %s %s\n" % (mode, blob.encode(), fastimport.quoted(path)))
+                size += len(data)
+                if blob not in seen:
+                    seen.add(blob)
+                    least = min(importers, key=lambda importer: importer.sent)
+                    least.write(b"blob\ndata %d\n%s\n" % (len(data), data))
         branch = f"refs/kunlunfork/import/{secrets.token_hex(8)}"
-        args = git.command([*_IMPORT, "fast-import", "--quiet", "--depth=0", "--done", "--force"], self.path)
-        files = size = 0
-        with tempfile.TemporaryFile() as errors:
-            child = subprocess.Popen(
-                args,
-                stdin=subprocess.PIPE,
-                stdout=errors,
-                stderr=errors,
-                bufsize=1 << 18,
-                env=git.environment(),
-            )
-            assert child.stdin is not None
-            _widen(child.stdin)
-            try:
-                write = child.stdin.write
-                write(f"commit {branch}\ncommitter kunlunfork <kunlunfork@invalid> 0 +0000\ndata 0\n".encode())
-                for path, mode, data in members:
-                    write(b"M %o inline %s\ndata %d\n%s\n" % (mode, _quoted(path), len(data), data))
-                    files += 1
-                    size += len(data)
-                write(b"done\n")
-                child.stdin.close()
-            except BrokenPipeError:
-                pass  # git says why on its stderr
-            except BaseException:
-                child.kill()
-                child.wait()
-                raise
-            if child.wait():
-                errors.seek(0)
-                raise git.GitFailed(["fast-import"], child.returncode, errors.read())
+        with fastimport.importers(self.path, 1) as [importer]:
+            importer.write(f"commit {branch}\ncommitter kunlunfork <kunlunfork@invalid> 0 +0000\ndata 0\n".encode())
+            importer.write(b"".join(listing))
         tree = self.git("rev-parse", f"{branch}^{{tree}}").decode().strip()
         self.git("update-ref", "-d", branch)
-        return tree, files, size
+        return tree, len(listing), size
 
     def fetch(self, url: str, tag: str, version: str, expect: str, *, shown: str) -> Base:
         """Fetch `tag` of a repository, which is only read, and store the commit that it names.
@@ -213,6 +190,8 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
+        from filelock import FileLock
+
         with FileLock(self.path / f"{name.replace('/', '_')}.lock"):
             yield
 
@@ -250,7 +229,7 @@ class Store:
                 env=git.environment(),
             )  # fmt: skip
             assert child.stdout is not None
-            _widen(child.stdout)
+            fastimport.widen(child.stdout)
             try:
                 for blob in ids:
                     answer = child.stdout.readline().split()
@@ -283,15 +262,3 @@ class Store:
         stream = b"".join(b"blob\ndata %d\n%s\n" % (len(data), data) for data in datas)
         if stream:
             self.git("-c", "core.compression=1", "fast-import", "--quiet", "--done", stdin=stream + b"done\n")
-
-
-def _widen(pipe: IO[bytes]) -> None:
-    """Let the faster side of a pipe run ahead by 1 MiB, not 64 KiB, where the system can."""
-    with contextlib.suppress(OSError, AttributeError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
-
-
-def _quoted(path: bytes) -> bytes:
-    if not (path.startswith(b'"') or b"\n" in path):
-        return path
-    return b'"' + path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
