@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import tarfile
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.fork import Files, load
 from kunlunfork.progress import Silent
+from kunlunfork.sources.archive import Member
 from kunlunfork.sources.base import Settings
 from kunlunfork.store import Base, Store
 
@@ -187,6 +191,34 @@ def test_a_killed_creation_leaves_nothing_that_stays(
         assert len(list(tmp_path.iterdir())) == 1, "what the one before left is gone"
     assert new(content, tree, store, settings).action == "applied"
     assert list(tmp_path.iterdir()) == [tree]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("half", [0, 1])
+def test_an_error_in_either_writer_stops_both_and_leaves_nothing(
+    content: Content,
+    tmp_path: Path,
+    store: Store,
+    base: Base,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    half: int,
+    error: BaseException,
+) -> None:
+    fill, turn, running = newtree._fill, itertools.count(), threading.active_count()
+
+    def failing(root: Path, files: Iterable[Member], done: Callable[[int], None]) -> None:
+        mine = next(turn) == half
+        fill(root, itertools.islice(files, 200) if mine else files, done)
+        if mine:
+            raise error
+
+    monkeypatch.setattr(newtree, "_fill", failing)
+    with pytest.raises(ForkError if isinstance(error, OSError) else KeyboardInterrupt):
+        new(content, tmp_path / "tree", store, settings)
+    assert next(turn) == 2
+    assert threading.active_count() == running
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_creations_of_one_tree(

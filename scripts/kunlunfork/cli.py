@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import platform
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
@@ -97,6 +95,9 @@ def run(args: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return errors.INTERRUPTED
     except Exception as e:  # noqa: BLE001  (the one place where a bug is turned into a report)
+        import platform
+        import traceback
+
         where = f"kunlunfork {__version__}, Python {platform.python_version()}, {platform.platform()}"
         if "--json" in args:
             _console(args).failed(ForkError(f"bug: {type(e).__name__}: {e}", exit_code=errors.BUG))

@@ -8,7 +8,9 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,13 +74,7 @@ def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool,
         return outcome
     with _staging(folder) as staging:
         rest = {p: e for p, e in entries.items() if p not in touched}
-        blobs = store.blobs([e.blob for e in rest.values()])
-        _fill(
-            staging,
-            ((p, e.mode, d) for (p, e), d in zip(rest.items(), blobs, strict=True)),
-            len(rest),
-            progress,
-        )
+        _fill_from_store(staging, store, list(rest.items()), progress)
         _lay(staging, post)
         _state(staging / PLAIN_STATE, lock, before)
         _verify(staging, lock)
@@ -97,7 +93,8 @@ def create_from_files(
 ) -> Outcome:
     """`create` from a wheel's or a folder's files, which are unpacked beside `folder` and then patched there."""
     with _staging(folder, keep=not dry_run) as staging:
-        _fill(staging, iter(files), None, progress)
+        with progress.task("writing files", None) as done:
+            _fill(staging, files, done)
         outcome = apply_held(content, of_tree(staging), store, wanted=wanted, dry_run=dry_run)
     return replace(outcome, root=folder)
 
@@ -159,30 +156,52 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(old)
 
 
-def _fill(root: Path, files: Iterator[Member], total: int | None, progress: Progress) -> None:
+def _fill_from_store(root: Path, store: Store, entries: list[tuple[bytes, Entry]], progress: Progress) -> None:
+    """Write these files from two threads: most of the time goes into system calls, and git answers both at once."""
+    half = len(entries) // 2
+    stop = threading.Event()
+
+    def members(part: list[tuple[bytes, Entry]]) -> Iterator[Member]:
+        blobs = store.blobs([entry.blob for _, entry in part])
+        for (path, entry), data in zip(part, blobs, strict=True):
+            if stop.is_set():
+                return
+            yield path, entry.mode, data
+
+    with progress.task("writing files", len(entries)) as done, ThreadPoolExecutor(2) as pool:
+        parts = entries[:half], entries[half:]
+        running = [pool.submit(_fill, root, members(part), lambda n: done(2 * n)) for part in parts]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+        finally:
+            stop.set()
+        for each in running:
+            each.result()
+
+
+def _fill(root: Path, files: Iterable[Member], done: Callable[[int], None]) -> None:
     made: set[bytes] = set()
     top = os.fsencode(root)
     perms = {mode: journals.fresh_perm(mode) for mode in paths.MODES}
-    with progress.task("writing files", total) as done:
-        for count, (path, mode, data) in enumerate(files):
-            parent = path.rpartition(b"/")[0]
-            if parent not in made:
-                os.makedirs(top + b"/" + parent, exist_ok=True)  # noqa: PTH103  (bytes, and 6,000 of them)
-                made.add(parent)
-            if mode == SYMLINK:
-                paths.check_symlink(path, data, where="the upstream tree")
-                os.symlink(data, top + b"/" + path)  # noqa: PTH211  (bytes)
-            else:
-                # Like write_file, without a chmod: nobody else can reach the file yet, so the umask may give its bits.
-                fd = os.open(top + b"/" + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, perms[mode])
-                try:
-                    if os.write(fd, data) != len(data):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                finally:
-                    os.close(fd)
-            if count % 256 == 0:
-                transaction.checkpoint("fill")
-                done(count)
+    for count, (path, mode, data) in enumerate(files):
+        parent = path.rpartition(b"/")[0]
+        if parent not in made:
+            os.makedirs(top + b"/" + parent, exist_ok=True)  # noqa: PTH103  (bytes, and 6,000 of them)
+            made.add(parent)
+        if mode == SYMLINK:
+            paths.check_symlink(path, data, where="the upstream tree")
+            os.symlink(data, top + b"/" + path)  # noqa: PTH211  (bytes)
+        else:
+            # Like write_file, without a chmod: nobody else can reach the file yet, so the umask may give its bits.
+            fd = os.open(top + b"/" + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, perms[mode])
+            try:
+                if os.write(fd, data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            finally:
+                os.close(fd)
+        if count % 256 == 0:
+            transaction.checkpoint("fill")
+            done(count)
 
 
 def _lay(root: Path, post: Files) -> None:

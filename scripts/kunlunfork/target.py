@@ -10,7 +10,6 @@ from kunlunfork import lock as locks
 from kunlunfork.errors import ForkError
 from kunlunfork.journal import PLAIN_STATE
 from kunlunfork.sources import tree as trees
-from kunlunfork.sources.site_packages import find_installed
 from kunlunfork.sources.tree import TreeInfo
 
 
@@ -39,6 +38,8 @@ def of_tree(folder: Path) -> Target:
 
 def installed(python: Path | None) -> Target:
     """The vLLM of an interpreter; None is the one that runs."""
+    from kunlunfork.sources.site_packages import find_installed  # half of all start-up, for those who need it
+
     info = find_installed(python)
     return Target(info.root, trees.state_dir(info), info)
 

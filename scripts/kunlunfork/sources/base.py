@@ -7,7 +7,6 @@ import shlex
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from email.parser import BytesHeaderParser
 from hashlib import sha256
 from pathlib import Path
 
@@ -134,6 +133,8 @@ def _check_wheel(wheel: Path, pin: Pin) -> None:
         with zipfile.ZipFile(wheel) as z:
             name = next(n for n in z.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
             with z.open(name) as f:
+                from email.parser import BytesHeaderParser
+
                 fields = BytesHeaderParser().parsebytes(f.read(1 << 20))
     except (StopIteration, zipfile.BadZipFile, RuntimeError) as e:
         raise ForkError(f"{wheel} is not a wheel", found=str(e) or "no METADATA", fix="get it again") from e

