@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kunlunfork import git, paths
+from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK, Entry
 from kunlunfork.sources.archive import Member
@@ -92,10 +94,153 @@ def test_a_killed_import_leaves_no_base(own: Store) -> None:
     assert own.import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
 
 
-def test_a_half_made_store_is_made_again(own: Store) -> None:
-    (own.path / "kunlunfork").unlink()
-    (own.path / "HEAD").unlink()
-    assert Store(own.path).import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
+def test_a_store_whose_making_was_killed_is_made_again(own: Store) -> None:
+    for left in own._beside:
+        (left / "objects").mkdir(parents=True)
+    own.path.mkdir()
+    assert own.bases() == ()
+    assert own.import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
+    assert [p.name for p in own.path.parent.iterdir() if p.is_dir()] == [own.path.name]
+
+
+@pytest.mark.parametrize("verb", ["bases", "import", "delete"])
+def test_a_folder_of_someone_else_is_left_alone(verb: str, own: Store) -> None:
+    own.path.mkdir()
+    (own.path / "thesis.txt").write_text("years")
+    with pytest.raises(ForkError, match="is not a store of kunlunfork"):
+        if verb == "import":
+            own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+        else:
+            own.bases() if verb == "bases" else own.delete()
+    assert [p.name for p in own.path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_store_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "store.git").symlink_to("disk/store")
+    Store(tmp_path / "store.git").import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    assert (tmp_path / "disk/store/kunlunfork").is_file()
+    Store(tmp_path / "store.git").delete()
+    assert not (tmp_path / "disk/store").exists()
+    assert Store(tmp_path / "store.git").import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
+
+
+def _packs(store: Path) -> list[Path]:
+    packs = sorted((store / "objects/pack").glob("*.pack"))
+    for pack in packs:
+        pack.chmod(0o644)
+    return packs
+
+
+def _cut_packs(store: Path) -> None:
+    for pack in _packs(store):
+        os.truncate(pack, pack.stat().st_size - 40)
+
+
+def _zero_packs(store: Path) -> None:
+    for pack in _packs(store):
+        pack.write_bytes(pack.read_bytes()[:12] + bytes(pack.stat().st_size - 12))
+
+
+def _cut_indexes(store: Path) -> None:
+    for index in (store / "objects/pack").glob("*.idx"):
+        index.chmod(0o644)
+        os.truncate(index, 100)
+
+
+def _ref(store: Path) -> Path:
+    return next(p for p in (store / "refs/kunlunfork/bases").rglob("*") if p.is_file())
+
+
+def _not_a_release(store: Path) -> None:
+    tree = git.run(["rev-parse", "refs/kunlunfork/bases/sdist/1.0/" + "f" * 64 + "^{tree}"], git_dir=store).strip()
+    other = git.run(["commit-tree", tree], git_dir=store, stdin=b"something else").strip()
+    _ref(store).write_bytes(other + b"\n")
+
+
+DAMAGE = {
+    "no HEAD": lambda store: (store / "HEAD").unlink(),
+    "no objects": lambda store: shutil.rmtree(store / "objects"),
+    "no refs": lambda store: shutil.rmtree(store / "refs"),
+    "no packs": lambda store: [p.unlink() for p in _packs(store)],
+    "cut packs": _cut_packs,
+    "zeros in packs": _zero_packs,
+    "cut indexes": _cut_indexes,
+    "a reference to nothing": lambda store: _ref(store).write_text("1" * 40 + "\n"),
+    "an empty reference": lambda store: _ref(store).write_text(""),
+    "junk in a reference": lambda store: _ref(store).write_text("junk\n"),
+    "not a release": _not_a_release,
+    "broken configuration": lambda store: (store / "config").write_text("[core\n"),
+    "config is a folder": lambda store: ((store / "config").unlink(), (store / "config").mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_any_damage_is_named_and_mended_by_what_the_error_says(damage: Callable[[Path], object], own: Store) -> None:
+    own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    damage(own.path)
+    try:
+        for base in own.bases():
+            own.read(own.entries(base.tree))
+        own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    except ForkError as e:
+        assert e.message.endswith("is damaged")
+        assert e.found
+        assert e.fix == "kunlunfork cache prune --all, then run the command again"
+    else:
+        assert own.bases(), "git saw it as absent and the release was stored again"
+    own.delete()
+    assert not own.path.exists()
+    base = own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    assert len(own.read(own.entries(base.tree))) == len(MEMBERS)
+
+
+def test_what_killed_gits_left_is_removed(own: Store) -> None:
+    own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    left = [
+        own.path / name
+        for name in (
+            "fast_import_crash_77", "objects/pack/tmp_pack_a1B2c3", "objects/pack/tmp_idx_a1B2c3",
+            "refs/kunlunfork/import/0123", "refs/kunlunfork/bases/sdist/2.0/" + "e" * 64 + ".lock", "packed-refs.lock",
+        )
+    ]  # fmt: skip
+    for file in left:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    own.import_members("sdist", "2.0", "e" * 64, MEMBERS)
+    assert [f for f in left if f.exists()] == []
+    assert len(own.bases()) == 2
+
+
+def test_an_import_that_fails_leaves_nothing(own: Store) -> None:
+    def broken() -> Iterator[Member]:
+        yield from MEMBERS
+        yield b"big", REGULAR, os.urandom(1 << 20)
+        raise ForkError("the archive is damaged")
+
+    with pytest.raises(ForkError, match="archive"):
+        own.import_members("sdist", "1.0", "f" * 64, broken())
+    found = [p for p in own.path.rglob("*") if "tmp_" in p.name or "crash" in p.name]
+    assert found == []
+
+
+def test_what_is_no_damage_is_not_called_so(own: Store) -> None:
+    """A disk that is full, or a user who may not write, cannot be helped by deleting the store."""
+    own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    failed = git.GitFailed(["-c", "a=b", "fast-import"], 128, b"fatal: write error: No space left on device")
+    assert failed.message == "git fast-import failed"
+    error = own._failed(failed)
+    assert error.message.endswith("cannot be used")
+    assert "No space left" in (error.found or "")
+    assert "prune" not in (error.fix or "")
+
+
+def test_a_pin_finds_its_own_release_only(own: Store, content: Content) -> None:
+    pin = content.pin("0.25.1")
+    own.import_members("sdist", pin.version, "0" * 64, MEMBERS[:1])
+    assert own.release(pin, "sdist") is None
+    mine = own.import_members("sdist", pin.version, pin.sdist_sha256, MEMBERS)
+    assert own.release(pin, "sdist") == mine
+    assert own.release(pin, "git") is None
 
 
 def test_damage_is_named(own: Store) -> None:
@@ -107,7 +252,8 @@ def test_damage_is_named(own: Store) -> None:
         pack.write_bytes(data)
     with pytest.raises(ForkError) as error:
         own.read(own.entries(base.tree))
-    assert "cache prune --all" in (error.value.fix or "") or "git" in error.value.message
+    assert error.value.message.endswith("is damaged")
+    assert "cache prune --all" in (error.value.fix or "")
 
 
 def test_other_bytes_under_a_true_check_sum_are_named(own: Store) -> None:

@@ -271,7 +271,7 @@ def apply_held(content: Content, target: Target, store: Store, *, wanted: str | 
         extra = frozenset([paths.from_disk(target.info.dist_info.relative_to(target.root)) + b"/RECORD"])
     base, perms = _read_base(target, old, fork.touched | extra)
     forks.check_base(fork, base, where=str(target.root))
-    post = forks.build(fork, base, store)
+    post = forks.build(fork, base)
     plan = make_lock(fork, target.info, base, post, perms, ())
     data = transaction.collect_data(base, post)
     if target.info.dist_info is not None:

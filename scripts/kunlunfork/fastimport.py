@@ -13,8 +13,10 @@ from typing import IO
 from kunlunfork import git
 
 # Stored, not deflated: git then keeps up with reading the archive. A release takes 95 MB instead of 42.
-# Not synced: the store is a cache, and what a power cut damages is told by the id of the first blob that is read.
-_SETTINGS = (
+# Not synced: an import is to take no more than twice the time of tar, which syncs nothing. A power cut soon after it
+# can leave a pack that is cut or has zeros in it; git then fails, or a blob has another id, and both are told as "the
+# store is damaged". Nothing is in the store alone: `cache prune --all` and the next apply make it anew.
+SETTINGS = (
     "-c", "core.compression=0", "-c", "pack.compression=0", "-c", "fastimport.unpackLimit=0", "-c", "core.fsync=none",
 )  # fmt: skip
 
@@ -26,7 +28,7 @@ class Importer:
         self.sent = 0
         self._errors = errors
         self._child = subprocess.Popen(
-            git.command([*_SETTINGS, "fast-import", "--quiet", "--depth=0", "--done", "--force"], store),
+            git.command([*SETTINGS, "fast-import", "--quiet", "--depth=0", "--done", "--force"], store),
             stdin=subprocess.PIPE,
             stdout=errors,
             stderr=errors,

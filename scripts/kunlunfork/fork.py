@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from kunlunfork import overlay, paths, series
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.git import GitFailed
+from kunlunfork.objects import Repository, scratch
 from kunlunfork.overlay import Overlay
 from kunlunfork.patchfile import FilePatch, Patch
 from kunlunfork.paths import REGULAR, SYMLINK, Entry
 from kunlunfork.pins import Pin
-from kunlunfork.store import Store
 
 # Written by apply, read by `stamp.py` of the overlay: which fork this tree is.
 STAMP_PATH = b"vllm/v1/worker/gpu/kunlun/_build.py"
@@ -111,29 +109,30 @@ def check_base(fork: Fork, base: Files, *, where: str) -> None:
         )
 
 
-def build(fork: Fork, base: Files, store: Store) -> Files:
+def build(fork: Fork, base: Files) -> Files:
     """What lies at each of `fork.touched` after the series and the overlay.
 
     Each patch is applied by git to an index that holds exactly the pre-images, then every result is compared with the
-    blob id that the patch names: nothing is ever placed by its context alone.
+    blob id that the patch names: nothing is ever placed by its context alone. The repository is made for this: neither
+    a damaged store nor one that this user may only read is in the way.
 
     Raises:
         ForkError: a patch does not give what it says.
     """
     current: dict[bytes, Entry] = {p: have[0] for p in sorted(fork.patched) if (have := base.get(p)) is not None}
-    store.put(have[1] for p in current if (have := base[p]) is not None)
-    with tempfile.TemporaryDirectory(prefix="kunlunfork-") as scratch:
-        env = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
+    with scratch() as repository:
+        repository.put(have[1] for p in current if (have := base[p]) is not None)
         lines = b"".join(b"%o %s\t%s\0" % (e.mode, e.blob.encode(), p) for p, e in current.items())
-        store.git("update-index", "-z", "--add", "--index-info", stdin=lines, env=env)
+        repository.git("update-index", "-z", "--add", "--index-info", stdin=lines)
         for patch in fork.patches:
             for file in patch.files:
                 _check_before(patch, file, current)
-            current = _apply(patch, store, env)
+            current = _apply(patch, repository)
             for file in _last_of_each(patch.files):
                 _check_after(patch, file, current)
+        made = repository.read(current)
     result: Files = dict.fromkeys(fork.touched)
-    for path, (entry, data) in store.read(current).items():
+    for path, (entry, data) in made.items():
         had = base.get(path)
         # A patch that says nothing of the mode leaves the one that is there (a checkout may have its own).
         keep = had is not None and path not in _mode_changes(fork)
@@ -151,15 +150,15 @@ def _mode_changes(fork: Fork) -> frozenset[bytes]:
     )
 
 
-def _apply(patch: Patch, store: Store, env: Mapping[str, str]) -> dict[bytes, Entry]:
+def _apply(patch: Patch, repository: Repository) -> dict[bytes, Entry]:
     try:
-        store.git("apply", "--cached", "--unidiff-zero", "--whitespace=nowarn", "-p1", stdin=patch.diff, env=env)
+        repository.git("apply", "--cached", "--unidiff-zero", "--whitespace=nowarn", "-p1", stdin=patch.diff)
     except GitFailed as e:
         raise ForkError(
             f"{patch.name} does not apply to the files that it names", found=e.found, fix="kunlunfork lint"
         ) from e
     current = {}
-    for line in store.git("ls-files", "--stage", "-z", env=env).split(b"\0")[:-1]:
+    for line in repository.git("ls-files", "--stage", "-z").split(b"\0")[:-1]:
         meta, _, path = line.partition(b"\t")
         mode, blob, _stage = meta.split()
         current[path] = Entry(int(mode, 8), blob.decode())

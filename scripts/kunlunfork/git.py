@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kunlunfork.errors import ForkError
+
+# Byte for byte: no attribute that a release ships may change what is stored or written out (eol, ident, filters).
+ATTRIBUTES = "* -text -ident -filter -diff -merge -working-tree-encoding -export-subst -export-ignore\n"
 
 # merge-tree --write-tree, which rebase needs, came with 2.38.
 MINIMUM = (2, 38)
@@ -82,8 +88,17 @@ class GitFailed(ForkError):
         self.returncode = returncode
         self.stderr = stderr
         text = stderr.decode(errors="replace").strip()
-        verb = next((str(a) for a in args if not str(a).startswith("-")), "git")
-        super().__init__(f"git {verb} failed", found=text or f"exit status {returncode}")
+        super().__init__(f"git {_verb(args)} failed", found=text or f"exit status {returncode}")
+
+
+def _verb(args: Sequence[object]) -> str:
+    words = iter(map(str, args))
+    for word in words:
+        if word in ("-c", "-C"):
+            next(words, None)  # its value
+        elif not word.startswith("-"):
+            return word
+    return ""
 
 
 def run(
@@ -119,7 +134,12 @@ def run(
 
 
 def check_version() -> None:
-    """Refuse a git that is too old (raises `ForkError`)."""
+    """Refuse a git that is too old (raises `ForkError`). It is asked once in a process."""
+    _check_version(os.environ.get("PATH"))
+
+
+@functools.lru_cache(maxsize=1)
+def _check_version(path: str | None) -> None:
     text = run(["version"]).decode(errors="replace").strip()
     found = re.search(r"(\d+)\.(\d+)", text)
     if found is None or (int(found[1]), int(found[2])) < MINIMUM:
@@ -129,3 +149,22 @@ def check_version() -> None:
             expected=f"git {MINIMUM[0]}.{MINIMUM[1]} or newer",
             fix="apt-get install git",
         )
+
+
+@contextlib.contextmanager
+def trusted_folders() -> Iterator[dict[str, str]]:
+    """An environment with the user's `safe.directory`, nothing else of the user's: git hears it from files only."""
+    env = {name: value for name, value in os.environ.items() if name in _KEPT or name == "XDG_CONFIG_HOME"}
+    done = subprocess.run(
+        ["git", "config", "--null", "--get-all", "safe.directory"],
+        cwd=os.sep,
+        env=env,
+        capture_output=True,
+        check=False,
+    )
+    with tempfile.NamedTemporaryFile(prefix="kunlunfork-") as file:
+        for folder in done.stdout.split(b"\0")[:-1]:
+            escaped = folder.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+            file.write(b'[safe]\n\tdirectory = "%s"\n' % escaped)
+        file.flush()
+        yield {"GIT_CONFIG_GLOBAL": file.name}

@@ -60,7 +60,7 @@ def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool,
     before: Files = dict.fromkeys(touched)
     before.update(store.read({p: e for p, e in entries.items() if p in touched}))
     forks.check_base(fork, before, where=f"the {base.kind} of vLLM {base.version}")
-    post = forks.build(fork, before, store)
+    post = forks.build(fork, before)
     info = TreeInfo(folder, "plain", None, None, base.version, None, _KINDS[base.kind])  # type: ignore[arg-type]
     perms = {p: journals.fresh_perm(e[0].mode) for p, e in before.items() if e is not None}
     lock = make_lock(fork, info, before, post, perms, _added_folders(entries, post))

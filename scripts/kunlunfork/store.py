@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kunlunfork import fastimport, git, paths
 from kunlunfork.errors import ForkError
-from kunlunfork.paths import Entry
+from kunlunfork.filelocks import held
+from kunlunfork.git import GitFailed
+from kunlunfork.objects import Repository
+from kunlunfork.paths import SYMLINK, Entry
+from kunlunfork.pins import Pin
 from kunlunfork.sources.archive import Member
+from kunlunfork.sources.members import Checked
 
 _REFS = "refs/kunlunfork/bases/"
+_MARKER = "kunlunfork"
 
-# Byte for byte: no attribute that a release ships may change what is stored or written out (eol, ident, filters).
-_ATTRIBUTES = "* -text -ident -filter -diff -merge -working-tree-encoding -export-subst -export-ignore\n"
+# What git says where the store is whole but cannot be used: mending it would not help.
+_HINDERED = re.compile(
+    r"No space left|Disk quota|Permission denied|Operation not permitted|Read-only file system|Input/output error"
+    r"|Cannot allocate memory|out of memory|Too many open files|File too large|unable to create thread"
+)
 
 
 @dataclass(frozen=True)
@@ -43,53 +51,117 @@ class Base:
         return f"{_REFS}{self.kind}/{self.version}/{self.origin}"
 
 
-class Store:
-    """Opens, or makes, the repository at `path`.
+class Store(Repository):
+    """The repository at `path`, which is made when something is first stored.
 
-    Raises (every method): ForkError where git is missing, too old, or fails.
+    Raises (every method): ForkError where git is missing, too old, or fails; where the store is damaged or another's.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        if not (path / "kunlunfork").is_file():
-            self._create()
+        git.check_version()
+        super().__init__(path.resolve())
+
+    @property
+    def _beside(self) -> tuple[Path, Path]:
+        """A store that is being made, and one that is being deleted."""
+        new, old = (f"{self.path.name}.kunlunfork-{what}" for what in ("new", "old"))
+        return self.path.with_name(new), self.path.with_name(old)
+
+    def is_there(self) -> bool:
+        """Whether something was stored (raises `ForkError` where the folder holds something else)."""
+        try:
+            if (self.path / _MARKER).is_file():
+                return True
+            if not self.path.exists() or not any(self.path.iterdir()):
+                return False
+        except OSError as e:
+            raise ForkError(f"the store {self.path} cannot be read", found=e.strerror or str(e)) from e
+        raise ForkError(
+            f"{self.path} is not a store of kunlunfork",
+            found="other files, which are left alone",
+            expected=f"a store with its marker, the file {_MARKER}",
+            fix="move it away, or name another cache folder: KUNLUNFORK_CACHE=DIR",
+        )
 
     def _create(self) -> None:
-        from filelock import FileLock  # 15 ms to import, which a store that is there can do without
+        new, old = self._beside
+        with self._changing(), held(self.path.with_name(f"{self.path.name}.lock")):
+            if self.is_there():
+                return
+            for left in (new, old):
+                if left.exists():
+                    shutil.rmtree(left)
+            git.run(["init", "--quiet", "--bare", "--template=", new])
+            (new / "info").mkdir(exist_ok=True)
+            (new / "info" / "attributes").write_text(git.ATTRIBUTES)
+            (new / _MARKER).write_text("1\n")
+            new.rename(self.path)
 
-        git.check_version()
+    def delete(self) -> None:
+        """Delete the store, whatever its state (raises `ForkError` where it is not ours, or stays)."""
+        new, old = self._beside
+        if not (self.is_there() or new.exists() or old.exists()):
+            return
+        with self._changing(), held(self.path.with_name(f"{self.path.name}.lock")):
+            for left in (new, old):
+                if left.exists():
+                    shutil.rmtree(left)
+            if self.is_there():
+                # Renamed first: a half-deleted store could have lost its marker, and then it would be nobody's.
+                self.path.rename(old)
+                shutil.rmtree(old)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{self.path}.lock"):
-                if (self.path / "kunlunfork").is_file():
-                    return
-                # The marker comes last: a store without it was interrupted while it was made, and is made again.
-                shutil.rmtree(self.path, ignore_errors=True)
-                git.run(["init", "--quiet", "--bare", "--template=", self.path])
-                (self.path / "info").mkdir(exist_ok=True)
-                (self.path / "info" / "attributes").write_text(_ATTRIBUTES)
-                (self.path / "kunlunfork").write_text("1\n")
+            yield
         except OSError as e:
             raise ForkError(
-                f"the store {self.path} cannot be made",
+                f"the store {self.path} cannot be changed",
                 found=e.strerror or str(e),
                 fix="name another cache folder: KUNLUNFORK_CACHE=DIR",
             ) from e
 
     def git(self, *args: str | bytes | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
-        return git.run(args, git_dir=self.path, stdin=stdin, env=env)
+        try:
+            return super().git(*args, stdin=stdin, env=env)
+        except GitFailed as e:
+            raise self._failed(e) from e
+
+    def _failed(self, error: GitFailed) -> ForkError:
+        """What a failure of git means: it does nothing here that can fail in a whole store."""
+        found = f"{error.message}: {error.found}"
+        if error.returncode < 0 or _HINDERED.search(error.found or ""):
+            return ForkError(
+                f"the store {self.path} cannot be used",
+                found=found,
+                fix="see to what git says, or name another cache folder: KUNLUNFORK_CACHE=DIR",
+            )
+        return self.damaged(found)
+
+    def damaged(self, found: str) -> ForkError:
+        return ForkError(
+            f"the store {self.path} is damaged", found=found,
+            fix="kunlunfork cache prune --all, then run the command again",
+        )  # fmt: skip
 
     def bases(self) -> tuple[Base, ...]:
         """Every upstream tree that is stored."""
+        if not self.is_there():
+            return ()
         out = self.git("for-each-ref", "--format=%(refname)%00%(contents:subject)", _REFS)
         found = []
         for line in out.splitlines():
             ref, _, subject = line.partition(b"\0")
-            if not ref.startswith(f"{_REFS}git/".encode()):
-                found.append(Base(**json.loads(subject)))
-            else:
-                _, version, origin = ref.decode().removeprefix(_REFS).split("/", 2)
-                found.append(self._git_base(version, origin, ref.decode()))
+            try:
+                if not ref.startswith(f"{_REFS}git/".encode()):
+                    found.append(Base(**json.loads(subject)))
+                else:
+                    _, version, origin = ref.decode().removeprefix(_REFS).split("/", 2)
+                    found.append(self._git_base(version, origin, ref.decode()))
+            except (ValueError, TypeError, IndexError) as e:
+                raise self.damaged(f"{paths.show(ref)} says nothing of a release ({e})") from e
         return tuple(found)
 
     def _git_base(self, version: str, commit: str, ref: str) -> Base:
@@ -103,16 +175,27 @@ class Store:
                 return base
         return None
 
+    def release(self, pin: Pin, kind: str) -> Base | None:
+        """The tree of a pin as its `sdist` has it, or its `git` commit; no other of the same version."""
+        for base in self.bases():
+            same = base.origin == pin.sdist_sha256 if kind == "sdist" else base.origin.startswith(pin.commit)
+            if (base.kind, base.version) == (kind, pin.version) and same:
+                return base
+        return None
+
     def import_members(self, kind: str, version: str, origin: str, members: Iterable[Member]) -> Base:
         """Store a tree, streaming its files into `git fast-import`.
 
         All or nothing: the reference that names the tree is made last.
         """
-        with self._locked(f"{kind}-{version}"):
+        with self._alone():
             known = self.find(kind, version, origin)
             if known is not None:
                 return known
-            tree, files, size = self._fast_import(members)
+            try:
+                tree, files, size = self._fast_import(members)
+            except GitFailed as e:
+                raise self._failed(e) from e
             base = Base(kind, version, origin, tree, files, size)
             subject = json.dumps(asdict(base), sort_keys=True)
             date = {"GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTER_DATE": "@0 +0000"}
@@ -148,22 +231,26 @@ class Store:
         `expect` is the commit's id, or its first 9 or more digits; `shown` is the URL without a password, for messages.
 
         Raises:
-            ForkError: the repository or the tag is not there, or the tag names another commit.
+            ForkError: the repository or the tag is not there, or the tag names another commit, or its tree is hostile.
         """
-        with self._locked(f"git-{version}"):
+        with self._alone():
             incoming = f"refs/kunlunfork/import/{tag}"
             try:
-                self.git(
-                    "fetch", "--quiet", "--no-tags", "--depth=1", "--no-write-fetch-head", "--force",
-                    "--end-of-options", url, f"refs/tags/{tag}:{incoming}",
-                    env={"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"},
-                )  # fmt: skip
-            except git.GitFailed as e:
+                with git.trusted_folders() as trusted:
+                    super().git(
+                        "fetch", "--quiet", "--no-tags", "--depth=1", "--no-write-fetch-head", "--force",
+                        "--end-of-options", url, f"refs/tags/{tag}:{incoming}",
+                        env={"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", **trusted},
+                    )  # fmt: skip
+            except GitFailed as e:
+                found = (e.found or "").replace(url, shown)
                 raise ForkError(
                     f"{tag} cannot be fetched from {shown}",
-                    found=(e.found or "").replace(url, shown),
+                    found=found,
                     expected=f"a git repository of vLLM with the tag {tag}",
-                    fix="name another source: --source git:URL-or-PATH, or --source pypi",
+                    fix="trust it with the command that git names"
+                    if "safe.directory" in found
+                    else "name another source: --source git:URL-or-PATH, or --source pypi",
                 ) from e
             commit = self.git("rev-parse", f"{incoming}^{{commit}}").decode().strip()
             self.git("update-ref", "-d", incoming)
@@ -174,26 +261,52 @@ class Store:
                     expected=f"commit {expect}",
                     fix="use the upstream repository, or --source pypi",
                 )
+            self._check(commit, shown)
             ref = f"{_REFS}git/{version}/{commit}"
             self.git("update-ref", ref, commit)
             return self._git_base(version, commit, ref)
 
+    def _check(self, commit: str, shown: str) -> None:
+        """Refuse a tree that could not come from an archive either: a pin may know only 9 digits of its commit."""
+        entries = self.entries(commit)
+        links = self.read({p: e for p, e in entries.items() if e.mode == SYMLINK})
+        checked = Checked(shown)
+        for path, entry in entries.items():
+            checked.add(path, entry.mode, links[path][1] if entry.mode == SYMLINK else b"")
+        checked.end()
+
     def drop(self, base: Base) -> None:
-        self.git("update-ref", "-d", base.ref)
+        with self._alone():
+            self.git("update-ref", "-d", base.ref)
 
     def collect(self) -> None:
         """Delete what no base needs any more."""
-        with self._locked("gc"):
+        with self._alone():
             self.git("reflog", "expire", "--expire=now", "--all")
             self.git("prune", "--expire=now")
             self.git("-c", "core.compression=0", "-c", "pack.compression=0", "repack", "-a", "-d", "-q")
 
     @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        from filelock import FileLock
+    def _alone(self) -> Iterator[None]:
+        """Make the store if need be, and be the only one who changes it."""
+        if not self.is_there():
+            self._create()
+        with held(self.path / "change.lock"):
+            self._sweep()
+            try:
+                yield
+            finally:
+                self._sweep()
 
-        with FileLock(self.path / f"{name.replace('/', '_')}.lock"):
-            yield
+    def _sweep(self) -> None:
+        """Remove what a git that failed or was killed has left; whoever holds the lock knows that none is at work."""
+        left = [*self.path.glob("fast_import_crash_*"), *self.path.glob("packed-refs.lock")]
+        left += [*self.path.glob("objects/pack/tmp_*"), *self.path.glob("objects/pack/.tmp-*")]
+        left += self.path.glob("refs/kunlunfork/**/*.lock")
+        left += [p for p in self.path.glob("refs/kunlunfork/import/**/*") if p.is_file()]
+        with self._changing():
+            for file in left:
+                file.unlink(missing_ok=True)
 
     def entries(self, tree: str, only: Sequence[bytes] = ()) -> dict[bytes, Entry]:
         """The files of a tree; `only` these paths where given (a folder among them brings nothing).
@@ -212,53 +325,3 @@ class Store:
                 raise ForkError(f"{paths.show(path)} of the upstream tree is a submodule", expected="a file")
             found[path] = Entry(int(mode, 8), blob.decode())
         return found
-
-    def blobs(self, ids: Sequence[str]) -> Iterator[bytes]:
-        """The bytes of these blobs, in this order, as a stream; each is checked against its id.
-
-        Raises:
-            ForkError: one is missing or damaged.
-        """
-        # The request goes through a file: git may answer before it has read all of it, and a pipe would then block.
-        with tempfile.TemporaryFile() as request:
-            request.write("".join(f"{i}\n" for i in ids).encode())
-            request.seek(0)
-            args = git.command(["cat-file", "--batch", "--buffer"], self.path)
-            child = subprocess.Popen(
-                args, stdin=request, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=1 << 20,
-                env=git.environment(),
-            )  # fmt: skip
-            assert child.stdout is not None
-            fastimport.widen(child.stdout)
-            try:
-                for blob in ids:
-                    answer = child.stdout.readline().split()
-                    if len(answer) != 3 or answer[1] != b"blob":
-                        raise self._damaged(blob)
-                    data = child.stdout.read(int(answer[2]))
-                    child.stdout.read(1)  # a newline
-                    if paths.blob_id(data) != blob:
-                        raise self._damaged(blob)
-                    yield data
-            finally:
-                child.stdout.close()
-                child.kill()
-                child.wait()
-
-    def _damaged(self, blob: str) -> ForkError:
-        return ForkError(
-            f"the store {self.path} is damaged",
-            found=f"blob {blob} is missing or changed",
-            fix="kunlunfork cache prune --all, then run the command again",
-        )
-
-    def read(self, entries: Mapping[bytes, Entry]) -> dict[bytes, tuple[Entry, bytes]]:
-        """Entries with their bytes."""
-        blobs = self.blobs([entry.blob for entry in entries.values()])
-        return {path: (entry, data) for (path, entry), data in zip(entries.items(), blobs, strict=True)}
-
-    def put(self, datas: Iterable[bytes]) -> None:
-        """Store blobs."""
-        stream = b"".join(b"blob\ndata %d\n%s\n" % (len(data), data) for data in datas)
-        if stream:
-            self.git("-c", "core.compression=1", "fast-import", "--quiet", "--done", stdin=stream + b"done\n")

@@ -16,6 +16,7 @@ from kunlunfork import paths
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK
 from kunlunfork.sources import tarstream
+from kunlunfork.sources.members import Checked
 
 # Far above any vLLM release (0.1 GB in an sdist, 0.6 GB in a CUDA wheel), far below what fills a disk.
 MAX_BYTES = 4 << 30
@@ -25,7 +26,7 @@ MAX_FILES = 200_000
 Member = tuple[bytes, int, bytes]
 # The same with the size in place of the bytes, and how to read them once the size was looked at.
 _Found = tuple[bytes, int, int, Callable[[], bytes]]
-_DAMAGED = (
+DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
     gzip.BadGzipFile,
@@ -44,29 +45,20 @@ def members(archive: Path) -> Iterator[Member]:
             two members of one name, a file where a folder is, more than `MAX_BYTES` or `MAX_FILES`.
     """
     read = _wheel if archive.suffix in (".whl", ".zip") else _sdist
-    seen: set[bytes] = set()
-    folders: set[bytes] = set()
+    checked = Checked(archive.name, "an archive")
     total = 0
     try:
         for path, mode, size, body in read(archive):
-            paths.check(path, where=archive.name)
-            folder = path.rpartition(b"/")[0]
-            while folder and folder not in folders:
-                folders.add(folder)
-                folder = folder.rpartition(b"/")[0]
-            if path in seen:
-                raise _hostile(archive, f"{paths.show(path)} is in it twice")
-            seen.add(path)
+            checked.path(path)
             total += size
-            if size > MAX_FILE or total > MAX_BYTES or len(seen) > MAX_FILES:
+            if size > MAX_FILE or total > MAX_BYTES or checked.count > MAX_FILES:
                 raise _hostile(archive, f"it unpacks to more than {MAX_BYTES >> 30} GiB or {MAX_FILES} files")
             data = body()
             if len(data) != size:
                 raise _hostile(archive, f"{paths.show(path)} has another length than announced")
-            if mode == SYMLINK:
-                paths.check_symlink(path, data, where=archive.name)
+            checked.data(path, mode, data)
             yield path, mode, data
-    except _DAMAGED as e:
+    except DAMAGED as e:
         raise ForkError(
             f"{archive} is damaged",
             found=str(e) or type(e).__name__,
@@ -75,9 +67,7 @@ def members(archive: Path) -> Iterator[Member]:
         ) from e
     except OSError as e:
         raise ForkError(f"{archive} cannot be read", found=e.strerror or str(e)) from e
-    clash = next((path for path in seen if path in folders), None)
-    if clash is not None:
-        raise _hostile(archive, f"{paths.show(clash)} is both a file and a folder")
+    checked.end()
 
 
 def _hostile(archive: Path, found: str) -> ForkError:
