@@ -35,7 +35,7 @@ def new_or_update(
     pin = fork.pin
     folder = (tree or Path(f"vllm-{pin.version}-kunlun")).absolute()
     if newtree.is_free(folder):
-        base = obtain(pin, source, store, settings)
+        base = obtain(pin, source, folder, store, settings)
         if isinstance(base, Base):
             return newtree.create(fork, base, store, folder, dry_run=dry_run, progress=settings.progress)
         return newtree.create_from_files(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from kunlunfork import paths
+from kunlunfork import walk
 from kunlunfork.cache import Cache
 from kunlunfork.errors import ForkError
-from kunlunfork.paths import SYMLINK
-from kunlunfork.pins import Pin, public
+from kunlunfork.pins import Pin
 from kunlunfork.progress import Progress
+from kunlunfork.sources import wheel
 from kunlunfork.sources.archive import Member, members
+from kunlunfork.sources.members import Checked
 from kunlunfork.store import Base, Store
 
 PYPI = "pypi"
@@ -30,34 +30,38 @@ class Settings:
     progress: Progress
 
 
-def obtain(pin: Pin, source: str, store: Store, settings: Settings) -> Base | Iterator[Member]:
-    """The upstream tree of a pin: a base in the store, or the files of a wheel or a folder.
+def obtain(pin: Pin, source: str, tree: Path, store: Store, settings: Settings) -> Base | Iterator[Member]:
+    """The upstream tree of a pin: a base in the store, or the files of a wheel or a folder. `tree` will be made of it.
 
     Raises:
         ForkError: it cannot be had, or is another release than the pin says (hash, commit, version).
     """
     if source == PYPI:
         return release(pin, store, settings)
-    if source.startswith("git:"):
+    if source.startswith("git:") and source != "git:":
         return repository(pin, source.removeprefix("git:"), store, settings)
     path = Path(source)
-    if path.is_dir():
-        return _folder(path)
-    if not path.is_file():
+    try:
+        if source and path.is_dir():
+            return _folder(path, tree, pin.version)
+        if not source or not path.is_file():
+            raise ForkError(
+                f"{source!r} is no source of vLLM",
+                expected="pypi, git:URL-or-PATH, or the path of an sdist, a wheel or an unpacked tree",
+                fix=f"kunlunfork apply --vllm {pin.version}",
+            )
+        if path.suffix == ".whl":
+            return wheel.members(path, pin)
+        return sdist(pin, path, store, settings.progress)
+    except OSError as e:
         raise ForkError(
-            f"{source} is no source of vLLM",
-            expected="pypi, git:URL-or-PATH, or the path of an sdist, a wheel or an unpacked tree",
-            fix=f"kunlunfork apply --vllm {pin.version}",
-        )
-    if path.suffix == ".whl":
-        _check_wheel(path, pin)
-        return members(path)
-    return sdist(pin, path, store, settings.progress)
+            f"{source} cannot be read", found=e.strerror or str(e), expected="what this user may read"
+        ) from e
 
 
 def release(pin: Pin, store: Store, settings: Settings) -> Base:
     """The sdist of a pin, from the store, else downloaded and imported."""
-    known = store.find("sdist", pin.version, pin.sdist_sha256)
+    known = store.release(pin, "sdist")
     if known is not None:
         return known
     from kunlunfork.sources.pypi import fetch_sdist  # requests and pypi-simple take 0.2 s to import
@@ -103,10 +107,7 @@ def import_sdist(pin: Pin, file: Path, store: Store, progress: Progress) -> Base
 
 def repository(pin: Pin, where: str, store: Store, settings: Settings) -> Base:
     """The pin's tag in a repository of the user's; a repository is only read."""
-    known = next(
-        (b for b in store.bases() if b.kind == "git" and b.version == pin.version and b.origin.startswith(pin.commit)),
-        None,
-    )
+    known = store.release(pin, "git")
     if known is not None:
         return known
     local = Path(where)
@@ -128,50 +129,33 @@ def _without_secret(url: str) -> str:
     return url if not separator or "@" not in rest.split("/")[0] else f"{scheme}://{rest.rpartition('@')[2]}"
 
 
-def _check_wheel(wheel: Path, pin: Pin) -> None:
-    try:
-        with zipfile.ZipFile(wheel) as z:
-            name = next(n for n in z.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
-            with z.open(name) as f:
-                from email.parser import BytesHeaderParser
-
-                fields = BytesHeaderParser().parsebytes(f.read(1 << 20))
-    except (StopIteration, zipfile.BadZipFile, RuntimeError) as e:
-        raise ForkError(f"{wheel} is not a wheel", found=str(e) or "no METADATA", fix="get it again") from e
-    version = str(fields["Version"] or "")
-    if public(version) != public(pin.version):
+def _folder(folder: Path, tree: Path, version: str) -> Iterator[Member]:
+    if tree.resolve().is_relative_to(folder.resolve()):
+        beside = folder.resolve().parent / f"vllm-{version}-kunlun"
         raise ForkError(
-            f"{wheel} is another version of vLLM", found=version, expected=pin.version,
-            fix=f"kunlunfork apply --vllm {public(version)} --source {shlex.quote(str(wheel))}",
-        )  # fmt: skip
-
-
-def _folder(folder: Path) -> Iterator[Member]:
-    if (folder / ".git").exists():
+            f"{tree} lies inside its source {folder}",
+            expected="a new tree outside of it",
+            fix=f"kunlunfork apply --vllm {version} --source {shlex.quote(str(folder))} {shlex.quote(str(beside))}",
+        )
+    if os.path.lexists(folder / ".git"):
+        quoted = shlex.quote(str(folder))
         raise ForkError(
             f"{folder} is a git checkout",
             expected="an unpacked sdist or wheel",
-            fix=f"--source git:{folder} takes the release's tag from it; --in-place {folder} changes its files",
+            fix=f"--source git:{quoted} takes the release's tag from it; --in-place {quoted} changes its files",
         )
     if (folder / ".kunlunfork").exists() or any(folder.glob("*.dist-info/kunlunfork")):
         raise ForkError(
             f"{folder} carries the fork already",
             expected="an upstream tree",
-            fix=f"kunlunfork apply --in-place {folder}",
+            fix=f"kunlunfork apply --in-place {shlex.quote(str(folder))}",
         )
-    return _walk(folder)
+    return _files(folder)
 
 
-def _walk(folder: Path) -> Iterator[Member]:
-    for top, folders, names in os.walk(folder):
-        folders[:] = sorted(f for f in folders if f != "__pycache__")
-        links = [f for f in folders if (Path(top) / f).is_symlink()]
-        for name in sorted([*names, *links]):
-            full = Path(top) / name
-            path = paths.check(paths.from_disk(full.relative_to(folder)), where=str(folder))
-            found = paths.read_entry(folder, path)
-            if found is None:
-                raise ForkError(f"{full} vanished while it was read")
-            if found[0].mode == SYMLINK:
-                paths.check_symlink(path, found[1], where=str(folder))
-            yield path, found[0].mode, found[1]
+def _files(folder: Path) -> Iterator[Member]:
+    checked = Checked(str(folder))
+    for path, entry, data in walk.files(folder, skip=("__pycache__",)):
+        checked.add(path, entry.mode, data)
+        yield path, entry.mode, data
+    checked.end()
