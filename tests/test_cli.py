@@ -120,6 +120,22 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.run(["pins"]) == errors.INTERRUPTED
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_terminated_is_interrupted_unless_ignored(number: signal.Signals, ignored: bool) -> None:
+    code = (
+        "import signal, sys; from kunlunfork import cli, content, errors\n"
+        f"if {ignored}: signal.signal({int(number)}, signal.SIG_IGN)\n"
+        "def find(repo):\n"
+        f"    signal.raise_signal({int(number)})\n"
+        "    raise errors.ForkError('went on')\n"
+        "content.find = find; sys.argv = ['kunlunfork', 'pins']; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == (errors.USER if ignored else errors.INTERRUPTED), done.stderr
+    assert ("went on" in done.stderr) == ignored
+
+
 def test_a_reader_that_goes_away_is_no_bug() -> None:
     reader, writer = os.pipe()
     os.close(reader)

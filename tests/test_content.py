@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
-from support import REPO, VERSION
+from support import REPO, VERSION, apply, digest
+from test_cli import as_json, run
 
 from kunlunfork import content as contents
-from kunlunfork import overlay, pins
+from kunlunfork import errors, overlay, pins
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
+from kunlunfork.store import Store
 
 FACTS = {
     "version": "0.25.1",
@@ -67,6 +71,158 @@ def test_which_content_is_meant(tmp_path: Path, small_content: Content, monkeypa
     monkeypatch.setenv(contents.ENV, str(tmp_path))
     with pytest.raises(ForkError, match="not a clone"):
         contents.find()
+
+
+SWITCHES = f"overlay/{VERSION}/vllm/v1/worker/gpu/kunlun/switches.py"
+
+
+@pytest.fixture
+def clone(small_content: Content) -> Path:
+    """A folder that looks like a clone, and whose switches leave a mark when they are run."""
+    root = small_content.root
+    for name in ("scripts/kunlunfork/content.py", "ci/matrix.toml", "tests/parity/conftest.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    (root / SWITCHES).write_text(f"import pathlib\npathlib.Path({str(root / 'MARK')!r}).touch()\n")
+    (root / "work").mkdir()
+    return root
+
+
+def _give(path: Path, user: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make something another user's."""
+    if os.geteuid() == 0:
+        os.chown(path, user, -1, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user)  # then everything here is another user's
+
+
+@pytest.mark.parametrize(
+    "name", ["", "patches", "overlay", "ci", "tests/parity", "scripts/kunlunfork/content.py", SWITCHES]
+)
+def test_a_clone_of_another_user_is_used_only_if_it_is_named(
+    name: str, clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clone / "work")
+    assert contents.find().root == clone
+    _give(clone / name, 12345, monkeypatch)
+    with pytest.raises(ForkError, match="belongs to someone else") as error:
+        contents.find()
+    assert error.value.fix is not None
+    assert shlex.split(error.value.fix)[-2:] == ["--repo", str(clone)]
+    assert contents.find(clone).root == clone
+    monkeypatch.setenv(contents.ENV, str(clone))
+    assert contents.find().root == clone
+
+
+def test_links_do_not_hide_another_user(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tmp_path / "theirs"
+    (clone / "patches").rename(theirs)
+    (clone / "patches").symlink_to(theirs)
+    _give(theirs, 12345, monkeypatch)
+    monkeypatch.chdir(clone)
+    with pytest.raises(ForkError, match="belongs to someone else"):
+        contents.find()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_the_user_behind_sudo_is_trusted(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clone)
+    _give(clone, 12345, monkeypatch)
+    for value in ("1", "", "x", "\u0661"):
+        monkeypatch.setenv("SUDO_UID", value)
+        with pytest.raises(ForkError, match="belongs to someone else"):
+            contents.find()
+    monkeypatch.setenv("SUDO_UID", "12345")
+    assert contents.find().root == clone
+
+
+@pytest.mark.parametrize("verb", ["switches", "status", "pins", "lint", "cache prune", "apply --in-place TREE"])
+def test_no_verb_runs_or_uses_another_users_clone(
+    verb: str, clone: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree)
+    if os.geteuid() != 0:
+        pytest.skip("gives files away")
+    (clone / "work" / "t").parent.mkdir(exist_ok=True)
+    tree.rename(clone / "work" / "t")
+    os.chown(clone / "patches", 12345, -1)
+    args = ["status", clone / "work" / "t"] if verb == "status" else verb.replace("TREE", ".").split()
+    before = digest(clone)
+    code, body = as_json(*args, cwd=clone / "work" / "t")
+    assert code == errors.USER
+    assert "belongs to someone else" in body["error"]["message"]
+    assert digest(clone) == before
+    assert not (clone / "MARK").exists()
+
+
+@pytest.mark.parametrize("below", ["", "vllm/v1"])
+def test_a_tree_of_vllm_never_brings_the_patches(
+    below: str, clone: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("patches", "overlay", "scripts"):
+        (clone / name).rename(tree / name)
+    monkeypatch.chdir(tree / below)
+    assert contents.find().root == REPO
+    assert run("switches").returncode == 0
+    assert not (clone / "MARK").exists()
+
+
+@pytest.mark.parametrize("version", ["0.25.1.0", "0.25.1.0+cpu", "v0.25.1", "0.25.1.0.0"])
+def test_zeros_at_the_end_mean_nothing(version: str, content: Content) -> None:
+    assert content.pin(version).version == VERSION
+    code, body = as_json("lint", "--vllm", version, "--repo", REPO)
+    assert code in (0, 1) and body["result"] is not None
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.25.1.1", "0.25.1rc1", "1!0.25.1", "0.26.0", "0"])
+def test_what_has_no_pin_is_told_with_a_command_that_works(version: str, content: Content) -> None:
+    with pytest.raises(ForkError, match="no pin") as error:
+        content.pin(version)
+    assert error.value.fix == f"take a release that has one: kunlunfork apply --vllm {VERSION}"
+
+
+@pytest.mark.parametrize("top", ["patches", "overlay"])
+@pytest.mark.parametrize("name", [".ruff_cache", "__pycache__", ".DS_Store", ".idea"])
+def test_what_tools_leave_between_the_versions_is_passed_over(
+    top: str, name: str, small_content: Content, tree: Path, store: Store
+) -> None:
+    (small_content.root / top / name).mkdir()
+    (small_content.root / top / name / "pin.toml").write_text("")
+    assert small_content.versions() == (VERSION,)
+    assert apply(small_content, tree, store).action == "applied"
+
+
+@pytest.mark.parametrize("top", ["patches", "overlay"])
+@pytest.mark.parametrize("name", ["drafts", "0.25.1.0", "0.25.1-kunlun!", "v0.25.1"])
+def test_a_folder_that_is_no_version_or_one_twice_is_told(
+    top: str, name: str, small_content: Content, tree: Path, store: Store
+) -> None:
+    (small_content.root / top / name).mkdir()
+    with pytest.raises(ForkError) as error:
+        apply(small_content, tree, store)
+    assert name in str(error.value.as_json())
+    for verb in ("pins", "lint", "switches"):
+        assert as_json(verb, "--repo", small_content.root)[0] == errors.USER
+
+
+@pytest.mark.parametrize("verb", ["switches", "lint", "matrix run", "matrix selftest", "bench apply"])
+def test_without_any_pin(verb: str, small_content: Content, tmp_path: Path) -> None:
+    shutil.rmtree(small_content.patches / VERSION)
+    code, body = as_json(*verb.split(), "--repo", small_content.root, cwd=tmp_path)
+    assert code == errors.USER
+    assert "holds no pin" in body["error"]["message"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.parametrize("name", ["", "patches", "overlay", f"patches/{VERSION}"])
+def test_content_that_may_not_be_read(name: str, small_content: Content) -> None:
+    folder = small_content.root / name
+    folder.chmod(0)
+    try:
+        for verb in ("pins", "switches", "lint"):
+            assert as_json(verb, "--repo", small_content.root)[0] == errors.USER
+    finally:
+        folder.chmod(0o755)
 
 
 def _overlay(root: Path, layers: dict[str, dict[str, bytes]]) -> Path:

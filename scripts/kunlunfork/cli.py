@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
 from kunlunfork import __version__, errors
-from kunlunfork.console import Console
+from kunlunfork.console import Console, describe, say
 from kunlunfork.errors import ForkError
 
 # Named here, so that --help need not import every verb.
@@ -67,18 +72,65 @@ def cli() -> None:
 
     Exit codes: 0 ok, 1 refused or bad input, 2 wrong usage, 3 a conflict that needs a person, 4 a bug, 130 interrupted.
     """
+    try:
+        Path.cwd()
+    except OSError as e:
+        raise ForkError(
+            "the current folder cannot be told", found=e.strerror or str(e), expected="a folder that is there",
+            fix="go to another one: cd /",
+        ) from e  # fmt: skip
 
 
 def _console(args: Sequence[str]) -> Console:
-    verb = next((a for a in args if a in VERBS), "kunlunfork")
-    return Console(verb, as_json="--json" in args)
+    """For what ends outside a verb. Imports nothing: an import may be what went wrong."""
+    names = [a for a in args if not a.startswith("-")]
+    path = names[:1] if names and names[0] in VERBS else []
+    group = getattr(sys.modules.get(f"kunlunfork.commands.{''.join(path)}"), "command", None)
+    if isinstance(group, click.Group):
+        path += [name for name in names[1:2] if name in group.commands]
+    return Console(" ".join(path) or "kunlunfork", as_json="--json" in args)
+
+
+class _OutputLost(Exception):
+    """The standard output cannot be written to."""
+
+
+class _Output(io.FileIO):
+    """The standard output, whose errors are not those of a file of ours. A reader that went away is click's matter."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as e:
+            raise _OutputLost(e.strerror or str(e)) from e
 
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     try:
+        code = _run(args)
+        sys.stdout.flush()
+        return code
+    except (_OutputLost, BrokenPipeError) as e:
+        # Python would try once more to write what waits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(e, _OutputLost):
+            say(describe(ForkError(
+                "the result cannot be written to the standard output", found=str(e),
+                expected="a pipe, a terminal, or a file with room",
+                fix="send it elsewhere; whatever the command did to a tree is done, see: kunlunfork status",
+            )))  # fmt: skip
+        return errors.USER
+
+
+def _run(args: Sequence[str]) -> int:
+    try:
         code = cli.main(args=list(args), prog_name="kunlunfork", standalone_mode=False)
         return code if isinstance(code, int) else errors.OK
+    except _OutputLost:
+        raise
     except ForkError as e:
         _console(args).failed(e)
         return e.exit_code
@@ -86,13 +138,15 @@ def run(args: Sequence[str]) -> int:
         if "--json" in args:
             _console(args).failed(ForkError(e.format_message(), exit_code=errors.USAGE))
         else:
-            e.show()
+            shown = io.StringIO()
+            e.show(shown)
+            say(shown.getvalue().rstrip("\n"))
         return errors.USAGE
     except click.ClickException as e:
         _console(args).failed(ForkError(e.format_message()))
         return errors.USER
     except (KeyboardInterrupt, click.Abort):
-        print("interrupted", file=sys.stderr)
+        _console(args).failed(ForkError("interrupted", exit_code=errors.INTERRUPTED))
         return errors.INTERRUPTED
     except Exception as e:  # noqa: BLE001  (the one place where a bug is turned into a report)
         import platform
@@ -101,13 +155,24 @@ def run(args: Sequence[str]) -> int:
         where = f"kunlunfork {__version__}, Python {platform.python_version()}, {platform.platform()}"
         if "--json" in args:
             _console(args).failed(ForkError(f"bug: {type(e).__name__}: {e}", exit_code=errors.BUG))
-        traceback.print_exc()
-        print(
-            f"\nThis is a bug in kunlunfork. Please report it with the lines above ({where}).",
-            file=sys.stderr,
-        )
+        say(f"{traceback.format_exc()}\nThis is a bug in kunlunfork. Please report it with the lines above ({where}).")
         return errors.BUG
 
 
 def main() -> None:
+    # Being told to end is being interrupted: what is under way is undone or cleaned up. nohup's signals stay ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    # What is opened next would get the number of a stream that is closed, and with it what is meant for that stream.
+    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(free, True)
+    os.close(free)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    # A path may hold what this locale has no character for.
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Output(1, "w", closefd=False)),
+        encoding=getattr(sys.stdout, "encoding", "utf-8"), errors="backslashreplace", line_buffering=os.isatty(1),
+    )  # fmt: skip
     sys.exit(run(sys.argv[1:]))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kunlunfork.errors import ForkError
 from kunlunfork.progress import TaskContext
+
+if TYPE_CHECKING:
+    from kunlunfork.content import Content
 
 SCHEMA = 1
 
@@ -21,13 +26,24 @@ class Console:
         self.command = command
         self.as_json = as_json
         self.warnings: list[str] = []
+        self._content: Content | None = None
+
+    def find_content(self, repo: Path | None) -> Content:
+        """The fork's content (raises `ForkError`); the result says which it was, and so does a line where it is not
+        what is installed."""
+        from kunlunfork import content
+
+        self._content = content.find(repo)
+        if not content.is_installed(self._content):
+            self.note(f"patches and overlay: {self._content.root}")
+        return self._content
 
     def note(self, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
+        say(message)
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
-        print(f"warning: {message}", file=sys.stderr, flush=True)
+        say(f"warning: {message}")
 
     def task(self, label: str, total: int | None) -> TaskContext:
         return self._bar(label, total) if sys.stderr.isatty() else self._line(label)
@@ -51,21 +67,23 @@ class Console:
         if self.as_json:
             self._object(True, result, None)
         else:
-            text()
+            _show(text)
 
     def refused(self, result: dict[str, Any], error: ForkError, text: Callable[[], None]) -> None:
         """A command that did its work and found something wrong (lint, verify): the result and the error."""
         if self.as_json:
             self._object(False, result, error)
         else:
-            text()
+            _show(text)
 
     def failed(self, error: ForkError) -> None:
         if self.as_json:
             self._object(False, None, error)
-        print(describe(error), file=sys.stderr, flush=True)
+        say(describe(error))
 
     def _object(self, ok: bool, result: dict[str, Any] | None, error: ForkError | None) -> None:
+        if result is not None and self._content is not None:
+            result = {"content": str(self._content.root), **result}
         body = {
             "schema": SCHEMA,
             "command": self.command,
@@ -75,6 +93,24 @@ class Console:
             "error": None if error is None else error.as_json(),
         }
         print(json.dumps(body, indent=1), flush=True)
+
+
+def printable(text: str) -> str:
+    """Text of several lines without what would steer a terminal: a tree may have any name."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def say(message: str) -> None:
+    """One message on stderr."""
+    with suppress(OSError):  # nobody can be told, and work under way must not stop half done for that
+        print(printable(message), file=sys.stderr, flush=True)
+
+
+def _show(text: Callable[[], None]) -> None:
+    with io.StringIO() as lines:
+        with redirect_stdout(lines):
+            text()
+        print(printable(lines.getvalue()), end="", flush=True)
 
 
 def describe(error: ForkError, limit: int = 20) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,19 @@ class Content:
 
     def versions(self) -> tuple[str, ...]:
         """The pins, oldest first."""
-        found = [p.parent.name for p in self.patches.glob("*/pin.toml")]
-        return tuple(sorted(found, key=Version))
+        return tuple(v for v in pins.version_folders(self.patches) if (self.patches / v / "pin.toml").is_file())
+
+    def newest(self) -> str:
+        """The version of the newest pin (raises `ForkError` where there is none)."""
+        known = self.versions()
+        if not known:
+            raise self._no_pin()
+        return known[-1]
+
+    def _no_pin(self) -> ForkError:
+        return ForkError(
+            f"{self.patches} holds no pin", expected="patches/<version>/pin.toml", fix="restore it from git"
+        )
 
     def pin(self, version: str) -> Pin:
         """The pin of a release; a local label (`0.25.1+cpu`) is ignored.
@@ -47,40 +59,87 @@ class Content:
             ForkError: no such pin; names the nearest ones and the command that would make one.
         """
         wanted = pins.parse_version(version)
+        public = Version(wanted.public)
         known = self.versions()
         for name in known:
-            if Version(name).public == wanted.public:
+            # Not their texts: 0.25.1.0 is 0.25.1.
+            if Version(name) == public:
                 return pins.load(self.patches / name / "pin.toml")
         if not known:
-            raise ForkError(f"{self.patches} holds no pin", expected="patches/<version>/pin.toml")
-        older = [v for v in known if Version(v) < wanted]
-        newer = [v for v in known if Version(v) > wanted]
+            raise self._no_pin()
+        older = [v for v in known if Version(v) < public]
+        newer = [v for v in known if Version(v) > public]
         near = older[-1:] + newer[:1]
-        base = older[-1] if older else newer[0]
         raise ForkError(
-            f"the fork has no pin for vLLM {wanted.public}",
+            f"the fork has no pin for vLLM {public}",
             found=f"pins: {', '.join(known)}",
             expected=f"one of them; nearest: {' and '.join(near)}",
-            fix=f"kunlunfork apply --vllm {near[0]}, or make one:"
-            f" kunlunfork rebase --onto {wanted.public} --from {base}",
+            fix=f"take a release that has one: kunlunfork apply --vllm {near[0]}",
         )
 
 
+# Everything of a clone that a verb reads, or runs.
+_READ = ("patches", "overlay", "ci", "tests/parity", "scripts/kunlunfork/content.py")
+_PACKAGE = Path(__file__).resolve().parent
+_CLONE = _PACKAGE.parents[1]
+
+
 def _is_clone(folder: Path) -> bool:
-    return (folder / "scripts" / "kunlunfork" / "content.py").is_file() and (folder / "patches").is_dir()
+    # A tree of vLLM is what gets patched, whatever else lies in it: it never brings the patches.
+    return (
+        os.path.isfile(folder / "scripts" / "kunlunfork" / "content.py")  # noqa: PTH113  (these never raise)
+        and os.path.isdir(folder / "patches")  # noqa: PTH112
+        and not os.path.isdir(folder / "vllm")  # noqa: PTH112
+    )
+
+
+def _check_owner(root: Path) -> None:
+    """Refuse a clone that was come upon, not named, and that another user could have put there (as git does).
+
+    Raises:
+        ForkError: its root, or something that would be read, belongs neither to this user nor to root.
+    """
+    user = os.geteuid()
+    owners = {user, 0}
+    sudo = os.environ.get("SUDO_UID", "")
+    if user == 0 and sudo.isascii() and sudo.isdigit():
+        owners.add(int(sudo))
+    run = root.glob("overlay/*/vllm/v1/worker/gpu/kunlun/switches.py")
+    for path in (root, *(root / name for name in _READ), *run):
+        try:
+            found = {path.lstat().st_uid, path.stat().st_uid}
+        except FileNotFoundError:
+            continue
+        except OSError as e:
+            raise ForkError(f"{path} cannot be read", found=e.strerror or str(e)) from e
+        if found - owners:
+            raise ForkError(
+                f"{root} is a clone of kunlunfork that belongs to someone else",
+                found=f"{path} belongs to user {min(found - owners)}",
+                expected=f"user {user} or root",
+                fix=f"if you trust it, name it: --repo {shlex.quote(str(root))}",
+            )
+
+
+def is_installed(content: Content) -> bool:
+    """Whether this is the content of the running package itself, not another one that was found or named."""
+    return content.root in (_PACKAGE / "_content", _CLONE)
 
 
 def find(repo: Path | None = None) -> Content:
     """The fork's content: `repo`, else $KUNLUNFORK_REPO, else the clone around the current folder, else the package's.
 
     Raises:
-        ForkError: `repo` or $KUNLUNFORK_REPO holds no fork, or the package was built without its content.
+        ForkError: `repo` or $KUNLUNFORK_REPO holds no fork, the clone around is another user's, or the package was
+            built without its content.
     """
     given = repo or (Path(os.environ[ENV]) if os.environ.get(ENV) else None)
     if given is not None:
-        if not (given / "patches").is_dir() or not (given / "overlay").is_dir():
+        missing = [n for n in ("patches", "overlay") if not os.path.isdir(given / n)]  # noqa: PTH112
+        if missing:
             raise ForkError(
                 f"{given} is not a clone of kunlunfork",
+                found=f"no folder {' and no folder '.join(missing)} that can be read",
                 expected="a folder with patches/ and overlay/",
                 fix="name the clone: --repo DIR" if repo else f"unset {ENV}",
             )
@@ -88,14 +147,15 @@ def find(repo: Path | None = None) -> Content:
     here = Path.cwd()
     for folder in (here, *here.parents):
         if _is_clone(folder):
+            if folder != _CLONE:
+                _check_owner(folder)
             return Content(folder, clone=True)
-    package = Path(__file__).resolve().parent
-    if (package / "_content" / "patches").is_dir():
-        return Content(package / "_content", clone=False)
-    if _is_clone(package.parents[1]):  # an editable install
-        return Content(package.parents[1], clone=True)
+    if (_PACKAGE / "_content" / "patches").is_dir():
+        return Content(_PACKAGE / "_content", clone=False)
+    if _is_clone(_CLONE):  # an editable install
+        return Content(_CLONE, clone=True)
     raise ForkError(
         "this installation of kunlunfork has no patches and no overlay",
-        expected=f"them inside {package}",
+        expected=f"them inside {_PACKAGE}",
         fix="install it again: pip install --force-reinstall kunlunfork",
     )

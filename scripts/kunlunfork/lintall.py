@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kunlunfork import overlay
+from kunlunfork import overlay, pins
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.findings import Finding
@@ -12,6 +12,12 @@ from kunlunfork.lint import lint
 from kunlunfork.paths import Entry
 from kunlunfork.preimage import Upstream
 from kunlunfork.store import Base, Store
+
+
+def versions(content: Content) -> tuple[str, ...]:
+    """What there is to look at: every folder of patches, also one whose pin is missing (raises `ForkError`)."""
+    content.newest()
+    return pins.version_folders(content.patches)
 
 
 def lint_pins(content: Content, versions: Sequence[str], cache: Cache) -> tuple[Finding, ...]:

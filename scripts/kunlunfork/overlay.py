@@ -13,6 +13,7 @@ from packaging.version import Version
 from kunlunfork import paths
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import REGULAR, SYMLINK, Entry
+from kunlunfork.pins import version_folders
 
 REMOVED = "REMOVED"
 # What an editor or an interpreter leaves behind in a source folder is not part of the fork.
@@ -80,9 +81,8 @@ def resolve(folder: Path, version: str) -> Overlay:
         ForkError: a layer names a path that leaves the tree, holds a device, or removes what no earlier layer has.
     """
     wanted = Version(version)
-    names = [p.name for p in folder.iterdir() if p.is_dir()] if folder.is_dir() else []
     files: dict[bytes, OverlayFile] = {}
-    for layer in sorted((n for n in names if Version(n) <= wanted), key=Version):
+    for layer in (n for n in version_folders(folder) if Version(n) <= wanted):
         for path in _removed(folder / layer):
             if files.pop(path, None) is None:
                 raise ForkError(

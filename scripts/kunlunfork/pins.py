@@ -76,6 +76,42 @@ def load(path: Path) -> Pin:
     return Pin(**fields)
 
 
+def version_folders(folder: Path) -> tuple[str, ...]:
+    """The folders of `folder` that are named after releases, oldest first; () where it is not there.
+
+    Raises:
+        ForkError: one is no version (a hidden one and bytecode are passed over), two are the same version, or `folder`
+            cannot be read.
+    """
+    found: dict[Version, str] = {}
+    try:
+        names = sorted(p.name for p in folder.iterdir() if p.is_dir())
+    except FileNotFoundError:
+        return ()
+    except OSError as e:
+        raise ForkError(f"{folder} cannot be read", found=e.strerror or str(e), expected="a folder") from e
+    for name in names:
+        if name.startswith(".") or name == "__pycache__":
+            continue
+        try:
+            version = Version(name)
+        except InvalidVersion as e:
+            raise ForkError(
+                f"{folder / name} is not the folder of a release",
+                expected=f"only folders named after releases in {folder.name}/, such as 0.25.1",
+                fix="move it away, or delete it",
+            ) from e
+        if version in found:
+            raise ForkError(
+                f"{folder} has two folders for one release",
+                found=f"{found[version]} and {name}",
+                expected="one",
+                fix="move one of them away, or delete it",
+            )
+        found[version] = name
+    return tuple(found[version] for version in sorted(found))
+
+
 def parse_version(text: str, *, what: str = "version") -> Version:
     try:
         return Version(text)

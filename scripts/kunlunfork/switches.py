@@ -48,8 +48,7 @@ def read(content: Content, version: str | None, environ: Mapping[str, str] = os.
     Raises:
         ForkError: a value or a name that the fork refuses at start-up, too.
     """
-    known = content.versions()
-    pin = content.pin(version) if version is not None else content.pin(known[-1] if known else "0")
+    pin = content.pin(version or content.newest())
     module = _module(content, pin.version)
     try:
         values = module.read(environ)

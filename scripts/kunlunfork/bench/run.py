@@ -35,7 +35,7 @@ def bench_apply(
     """
     from kunlunfork.sources.pypi import fetch_sdist
 
-    fork = forks.load(content, version or content.versions()[-1])
+    fork = forks.load(content, version or content.newest())
     sdist = fetch_sdist(
         fork.pin, settings.cache.downloads, index_url=settings.index_url, offline=settings.offline,
         progress=settings.progress,

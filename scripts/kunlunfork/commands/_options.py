@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from kunlunfork.console import Console
-from kunlunfork.errors import ForkError
+from kunlunfork.errors import INTERRUPTED, ForkError
 from kunlunfork.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,5 +67,8 @@ def verb(function: Callable[..., int | None]) -> Callable[..., int | None]:
         except ForkError as e:
             console.failed(e)
             return e.exit_code
+        except KeyboardInterrupt:
+            console.failed(ForkError("interrupted", exit_code=INTERRUPTED))
+            return INTERRUPTED
 
     return wrapper

@@ -44,7 +44,7 @@ def command(
     kunlunfork apply --in-place TREE                  an upstream tree that is already there
     kunlunfork apply --site-packages                  the vLLM installed in this interpreter
     """
-    from kunlunfork import cache, content, make, target
+    from kunlunfork import cache, make, target
     from kunlunfork.sources.base import PYPI, Settings
     from kunlunfork.store import Store
 
@@ -58,7 +58,7 @@ def command(
         raise click.UsageError("--in-place needs TREE")
     if not there and version is None:
         raise click.UsageError("name the release: --vllm 0.25.1 (kunlunfork pins lists them)")
-    fork = content.find(repo)
+    fork = console.find_content(repo)
     folders = cache.default()
     store = Store(folders.store)
     if there:

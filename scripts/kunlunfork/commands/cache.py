@@ -55,9 +55,9 @@ def ls(console: Console) -> None:
 @verb
 def prune(everything: bool, repo: Path | None, dry_run: bool, console: Console) -> None:
     """Delete what no pin needs: other releases, downloads that the store has, broken downloads."""
-    from kunlunfork import cache, cachework, content
+    from kunlunfork import cache, cachework
 
-    names, freed = cachework.prune(content.find(repo), cache.default(), everything=everything, dry_run=dry_run)
+    names, freed = cachework.prune(console.find_content(repo), cache.default(), everything=everything, dry_run=dry_run)
 
     def show() -> None:
         for name in names:
@@ -78,10 +78,11 @@ def export(
     file: Path, versions: tuple[str, ...], repo: Path | None, index_url: str | None, offline: bool, console: Console
 ) -> None:
     """Write the releases into FILE, for `kunlunfork cache import FILE` on a machine without an index."""
-    from kunlunfork import cache, cachework, content
+    from kunlunfork import cache, cachework
     from kunlunfork.sources.base import Settings
 
-    pins = cachework.export(content.find(repo), versions, file, Settings(cache.default(), index_url, offline, console))
+    settings = Settings(cache.default(), index_url, offline, console)
+    pins = cachework.export(console.find_content(repo), versions, file, settings)
     console.result(
         {"file": str(file), "versions": [p.version for p in pins]},
         lambda: print(f"{file}: {', '.join(p.version for p in pins)}, {_mb(file.stat().st_size)}"),
@@ -94,9 +95,9 @@ def export(
 @verb
 def import_(file: Path, repo: Path | None, console: Console) -> None:
     """Take the releases of FILE into the cache; each must have the hash of its pin."""
-    from kunlunfork import cache, cachework, content
+    from kunlunfork import cache, cachework
 
-    bases = cachework.load(content.find(repo), file, cache.default(), console)
+    bases = cachework.load(console.find_content(repo), file, cache.default(), console)
     console.result(
         {"versions": [b.version for b in bases]},
         lambda: print(f"{', '.join(b.version for b in bases)} can be applied offline now"),

@@ -24,10 +24,10 @@ def command(versions: tuple[str, ...], repo: Path | None, console: Console) -> i
     Checks that compare with upstream's files need the release in the store, where any apply puts it; without it they
     are reported as skipped.
     """
-    from kunlunfork import cache, content, lint, lintall
+    from kunlunfork import cache, lint, lintall
 
-    fork = content.find(repo)
-    findings = lintall.lint_pins(fork, versions or fork.versions(), cache.default())
+    fork = console.find_content(repo)
+    findings = lintall.lint_pins(fork, versions or lintall.versions(fork), cache.default())
     faults = lint.failures(findings)
     here = Path.cwd()
 

@@ -79,12 +79,12 @@ def run_command(
     The first run builds an engine environment in the cache (torch and vLLM, about 2 GB, minutes). Exit code 1 where a
     cell failed.
     """
-    from kunlunfork import cache, content
+    from kunlunfork import cache
     from kunlunfork.matrix.run import Options, run
 
-    fork = content.find(repo)
+    fork = console.find_content(repo)
     options = Options(
-        version or fork.versions()[-1], device, tier, mode, backends, expression, processes or _cores(), random, seed,
+        version or fork.newest(), device, tier, mode, backends, expression, processes or _cores(), random, seed,
         out, python,
     )  # fmt: skip
     result = run(fork, cache.default(), options, console)
@@ -190,12 +190,12 @@ def selftest_command(
 
     The faults are listed in tests/parity/faults. Exit code 1 where one survives, or where the list no longer fits.
     """
-    from kunlunfork import cache, content
+    from kunlunfork import cache
     from kunlunfork.matrix import selftest
 
-    fork = content.find(repo)
+    fork = console.find_content(repo)
     result = selftest.run(
-        fork, cache.default(), version or fork.versions()[-1], device, jobs or _cores(), expression, python, console
+        fork, cache.default(), version or fork.newest(), device, jobs or _cores(), expression, python, console
     )
     body = {
         "seconds": round(result.seconds, 1),

@@ -16,13 +16,12 @@ from kunlunfork.console import Console, table
 @verb
 def command(repo: Path | None, console: Console) -> None:
     """List the upstream releases that the fork supports."""
-    from kunlunfork import content, fork
+    from kunlunfork import fork
 
-    found = content.find(repo)
+    found = console.find_content(repo)
     forks = [fork.load(found, version) for version in found.versions()]
     console.result(
         {
-            "content": str(found.root),
             "pins": [
                 {
                     **asdict(f.pin),

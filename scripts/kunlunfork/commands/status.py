@@ -17,9 +17,9 @@ from kunlunfork.console import Console, rows
 @verb
 def command(tree: Path | None, site_packages: bool, python: Path | None, repo: Path | None, console: Console) -> None:
     """Say what state TREE is in: upstream, applied, edited, interrupted or leftover."""
-    from kunlunfork import content, status
+    from kunlunfork import status
 
-    found = status.read(target_of(tree, site_packages, python), content.find(repo))
+    found = status.read(target_of(tree, site_packages, python), console.find_content(repo))
     console.result(result(found), lambda: show(found))
 
 

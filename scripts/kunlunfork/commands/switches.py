@@ -20,9 +20,9 @@ def command(version: str | None, shell: bool, repo: Path | None, console: Consol
 
     Exit code 1 if the environment holds a value, or a name, that the fork would refuse.
     """
-    from kunlunfork import content, switches
+    from kunlunfork import switches
 
-    found = switches.read(content.find(repo), version)
+    found = switches.read(console.find_content(repo), version)
 
     def show() -> None:
         if shell:

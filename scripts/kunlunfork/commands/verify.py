@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ import click
 from kunlunfork import errors
 from kunlunfork.commands._options import repo_option, target_of, tree_options, verb
 from kunlunfork.commands.status import result
-from kunlunfork.console import Console
+from kunlunfork.console import Console, describe, say
 from kunlunfork.errors import ForkError
 
 
@@ -23,7 +24,7 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
     Pre-images and RECORD are read too. Where the store has the release, all other files are compared with it, and what
     differs is a warning. Exit code 1 if the fork is not whole.
     """
-    from kunlunfork import cache, content, status
+    from kunlunfork import cache, status
     from kunlunfork.store import Store
 
     found = target_of(tree, site_packages, python)
@@ -31,7 +32,7 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
     folders = cache.default()
     if folders.store.is_dir():
         upstream = status.upstream_of(found, Store(folders.store))
-    verdict = status.verify(found, content.find(repo), upstream)
+    verdict = status.verify(found, console.find_content(repo), upstream)
     for other in verdict.others[:20]:
         console.warn(f"not as released: {other}")
     if len(verdict.others) > 20:
@@ -41,10 +42,12 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
         "compared": verdict.compared,
     }  # fmt: skip
     if verdict.problems:
-        raise ForkError(
+        error = ForkError(
             f"{found.root} is not the fork that was applied",
             details=verdict.problems,
-            fix=verdict.status.fix or f"kunlunfork revert {found.root}",
+            fix=verdict.status.fix or f"kunlunfork revert {shlex.quote(str(found.root))}",
         )
+        console.refused(body, error, lambda: say(describe(error)))
+        return error.exit_code
     console.result(body, lambda: print(f"{found.root}: {verdict.compared} files compared, the fork is whole"))
     return errors.OK
