@@ -39,8 +39,9 @@ def new_or_update(
         if isinstance(base, Base):
             return newtree.create(fork, base, store, folder, dry_run=dry_run, progress=settings.progress)
         return newtree.create_from_files(
-            content, base, store, folder, wanted=pin.version, dry_run=dry_run, progress=settings.progress
-        )
+            content, base, store, folder, source=source, wanted=pin.version, dry_run=dry_run,
+            progress=settings.progress,
+        )  # fmt: skip
     if not target.is_fork(folder):
         raise ForkError(
             f"{folder} is not empty and carries no fork",

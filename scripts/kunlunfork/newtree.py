@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -87,20 +88,46 @@ def create_from_files(
     store: Store,
     folder: Path,
     *,
+    source: str,
     wanted: str,
     dry_run: bool,
     progress: Progress,
 ) -> Outcome:
-    """`create` from a wheel's or a folder's files, which are unpacked beside `folder` and then patched there."""
-    with _staging(folder, keep=not dry_run) as staging:
+    """`create` from a wheel's or a folder's files, which are unpacked beside `folder` and then patched there.
+
+    A dry run does that in a temporary folder. `source` is what the files are called in messages.
+    """
+    with contextlib.ExitStack() as stack:
+        place = folder
+        if dry_run:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kunlunfork-"))) / folder.name
+        staging = stack.enter_context(_staging(place))
         with progress.task("writing files", None) as done:
             _fill(staging, files, done)
+        stack.enter_context(_shown_as(source, staging))
         outcome = apply_held(content, of_tree(staging), store, wanted=wanted, dry_run=dry_run)
     return replace(outcome, root=folder)
 
 
 @contextlib.contextmanager
-def _staging(folder: Path, *, keep: bool = True) -> Iterator[Path]:
+def _shown_as(source: str, staging: Path) -> Iterator[None]:
+    """Errors about a staging folder, which is gone when they are read, name where its files come from."""
+    try:
+        yield
+    except ForkError as e:
+        own = str(staging.resolve())
+        fix = "name another source, such as --source pypi" if own in (e.fix or "") else e.fix
+        message, found, expected, *details = (
+            text and text.replace(own, source) for text in (e.message, e.found, e.expected, *e.details)
+        )
+        raise ForkError(
+            message or "", found=found, expected=expected, fix=fix, details=[d or "" for d in details],
+            exit_code=e.exit_code,
+        ) from e  # fmt: skip
+
+
+@contextlib.contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
     """A folder beside `folder` that becomes it at the end; a killed process leaves one that `_sweep` removes."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -111,9 +138,8 @@ def _staging(folder: Path, *, keep: bool = True) -> Iterator[Path]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield staging
-            if keep:
-                transaction.checkpoint("rename tree")
-                staging.rename(folder)
+            transaction.checkpoint("rename tree")
+            staging.rename(folder)
         finally:
             os.close(fd)
             if staging.exists():
@@ -208,6 +234,8 @@ def _lay(root: Path, post: Files) -> None:
     for path, value in post.items():
         if value is not None:
             entry, data = value
+            # Upstream may have a link where the fork has a folder.
+            transaction.check_parents(root, path)
             full = paths.on_disk(root, path)
             full.parent.mkdir(parents=True, exist_ok=True)
             write_file(full, data, entry.mode, journals.fresh_perm(entry.mode))

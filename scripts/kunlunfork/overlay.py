@@ -68,9 +68,13 @@ def _layer_files(folder: Path, layer: str) -> dict[bytes, OverlayFile]:
 
 def _removed(folder: Path) -> list[bytes]:
     file = folder / REMOVED
-    if not file.is_file():
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
         return []
-    lines = (line.strip() for line in file.read_bytes().split(b"\n"))
+    except OSError as e:
+        raise ForkError(f"{file} cannot be read", found=e.strerror or str(e), expected="a list of paths") from e
+    lines = (line.strip() for line in data.split(b"\n"))
     return [paths.check(line, where=str(file)) for line in lines if line and not line.startswith(b"#")]
 
 
