@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from kunlunfork import paths
+from kunlunfork import paths, walk
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import REGULAR, SYMLINK, Entry
 from kunlunfork.pins import version_folders
@@ -48,21 +47,13 @@ class Overlay:
 
 def _layer_files(folder: Path, layer: str) -> dict[bytes, OverlayFile]:
     files = {}
-    for top, folders, names in os.walk(folder):
-        folders[:] = sorted(f for f in folders if f not in _NOISE)
-        for name in [*names, *(f for f in folders if (Path(top) / f).is_symlink())]:
-            if name in _NOISE or (Path(top) == folder and name == REMOVED):
-                continue
-            source = Path(top) / name
-            path = paths.from_disk(source.relative_to(folder))
-            paths.check(path, where=f"overlay/{layer}")
-            found = paths.read_entry(folder, path)
-            if found is None:
-                raise ForkError(f"{source} vanished while it was read")
-            entry, data = found
-            # Wheels do not carry the x bit faithfully, so the overlay has none; lint refuses it in the clone.
-            mode = SYMLINK if entry.mode == SYMLINK else REGULAR
-            files[path] = OverlayFile(path, Entry(mode, entry.blob), data, source, layer)
+    for path, entry, data in walk.files(folder, skip=_NOISE):
+        if path == REMOVED.encode():
+            continue
+        paths.check(path, where=f"overlay/{layer}")
+        # Wheels do not carry the x bit faithfully, so the overlay has none; lint refuses it in the clone.
+        mode = SYMLINK if entry.mode == SYMLINK else REGULAR
+        files[path] = OverlayFile(path, Entry(mode, entry.blob), data, paths.on_disk(folder, path), layer)
     return files
 
 
