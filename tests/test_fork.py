@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import VERSION, apply, digest, undo
+from support import VERSION, Upstream, apply, digest, undo
 
 from kunlunfork import git, paths
 from kunlunfork.content import Content
-from kunlunfork.errors import CONFLICT, ForkError
+from kunlunfork.errors import CONFLICT, USER, ForkError
+from kunlunfork.lint import lint
 from kunlunfork.paths import EXECUTABLE, REGULAR
 from kunlunfork.store import Store
 
@@ -217,3 +219,109 @@ def test_a_mode_of_the_users_own_is_kept(content: Content, tree: Path, store: St
     assert REGULAR != EXECUTABLE
     undo(tree)
     assert worker.stat().st_mode & 0o777 == 0o755
+
+
+def _renumbered(raw: bytes, by: int) -> bytes:
+    """The first hunk of the last section as lying `by` lines further down, and all below it with it."""
+    start = raw.rindex(b"diff --git ")
+
+    def moved(match: re.Match[bytes]) -> bytes:
+        return b"@@ -%d%s +%d%s @@" % (int(match[1]) + by, match[2], int(match[3]) + by, match[4])
+
+    return raw[:start] + re.sub(rb"@@ -(\d+)(\S*) \+(\d+)(\S*) @@", moved, raw[start:])
+
+
+def _twins(name: str, edit: int | None = None) -> Callable[[Path], object]:
+    """A file of look-alike functions; the one at `edit` returns something else."""
+    parts = [b"\n\ndef f(self):\n    x = 1\n    y = 2\n    return x + y\n"] * 5
+    if edit is not None:
+        parts[edit] = parts[edit].replace(b"y = 2", b"y = 3")
+    return lambda work: (work / name).write_bytes(b"".join(parts))
+
+
+@pytest.mark.parametrize("by", [-6, -1, 1, 6, 12])
+@pytest.mark.parametrize("context", ["-U0", "-U1", "-U3"])
+@pytest.mark.parametrize("kind", ["first", "later", "renamed", "of a renamed", "after a binary"])
+def test_a_hunk_lies_at_the_lines_that_it_names_or_nowhere(
+    kind: str, context: str, by: int, author: Callable[..., Path], small_content: Content, tree: Path, store: Store,
+    upstream: Upstream,
+) -> None:  # fmt: skip
+    """git apply would go and look for the lines; lint and apply say the same."""
+    name, target = "vllm/twins.py", "vllm/twins.py"
+    author("base", _twins(name, 4 if kind == "later" else None))
+    if kind == "after a binary":
+        author("binary", lambda work: (work / name).write_bytes(b"\0" + (work / name).read_bytes()), context)
+        author("text", lambda work: _twins(name)(work), context, "--text")
+    if "renamed" in kind:
+        target = "vllm/other.py"
+    if kind == "of a renamed":
+        author("move", lambda work: (work / name).rename(work / target), "-M")
+
+    def change(work: Path) -> None:
+        if kind == "renamed":
+            (work / name).rename(work / target)
+        _twins(target, 2)(work)
+
+    file = author("edit", change, context, "-M")
+    raw = file.read_bytes()
+    assert _renumbered(raw, 0) == raw
+    before = digest(tree)
+    file.write_bytes(_renumbered(raw, by))
+    with pytest.raises(ForkError) as error:
+        apply(small_content, tree, store)
+    assert "edit.patch" in error.value.message
+    assert digest(tree) == before
+    if kind != "after a binary":  # lint has no git
+        findings = lint(small_content.patches / VERSION, {}, lambda path: upstream.files.get(path))
+        wrong = {Path(f.file).name for f in findings if f.code in ("hunk", "postimage", "hunk-header", "counts")}
+        assert wrong == {"edit.patch"}
+    file.write_bytes(raw)
+    apply(small_content, tree, store)
+    _same(tree, author.work, target)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("digits", [4, 9, 39])
+@pytest.mark.parametrize("side", ["old", "new", "both"])
+def test_abbreviated_ids_are_the_patchs_fault(
+    side: str, digits: int, author: Callable[..., Path], small_content: Content, tree: Path, store: Store
+) -> None:
+    file = author("edit", lambda work: (work / "setup.py").write_bytes((work / "setup.py").read_bytes() + b"# x\n"))
+
+    def short(match: re.Match[bytes]) -> bytes:
+        old, new = match[1], match[2]
+        return b"index %s..%s" % (old[: digits if side != "new" else 40], new[: digits if side != "old" else 40])
+
+    file.write_bytes(re.sub(rb"index (\w+)\.\.(\w+)", short, file.read_bytes()))
+    before = digest(tree)
+    with pytest.raises(ForkError, match=f"edit.patch.*{digits} digits") as error:
+        apply(small_content, tree, store)
+    assert error.value.exit_code == USER
+    assert "git diff --full-index" in str(error.value.fix)
+    assert digest(tree) == before
+
+
+def test_two_sections_of_one_file_are_refused(
+    author: Callable[..., Path], small_content: Content, tree: Path, store: Store
+) -> None:
+    first = author("a", lambda work: (work / "setup.py").write_bytes((work / "setup.py").read_bytes() + b"# x\n"))
+    second = author("b", lambda work: (work / "setup.py").write_bytes((work / "setup.py").read_bytes() + b"# y\n"))
+    diff = second.read_bytes()
+    first.write_bytes(first.read_bytes() + diff[diff.index(b"diff --git") :])
+    (small_content.patches / VERSION / "series").write_text("a.patch\n")
+    second.unlink()
+    with pytest.raises(ForkError, match="second section"):
+        apply(small_content, tree, store)
+
+
+def test_a_file_that_becomes_a_link_has_two_sections(
+    author: Callable[..., Path], small_content: Content, tree: Path, store: Store
+) -> None:
+    def change(work: Path) -> None:
+        (work / "setup.py").unlink()
+        (work / "setup.py").symlink_to("PKG-INFO")
+
+    author("link", change)
+    apply(small_content, tree, store)
+    assert (tree / "setup.py").is_symlink()
+    undo(tree)
+    assert not (tree / "setup.py").is_symlink()

@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from kunlunfork import overlay, paths, series
+from kunlunfork import overlay, patchrules, paths, series
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.git import GitFailed
 from kunlunfork.objects import Repository, scratch
 from kunlunfork.overlay import Overlay
 from kunlunfork.patchfile import FilePatch, Patch
+from kunlunfork.patchlines import REMAKE
 from kunlunfork.paths import REGULAR, SYMLINK, Entry
 from kunlunfork.pins import Pin
+from kunlunfork.preimage import UNKNOWN, Tree
 
 # Written by apply, read by `stamp.py` of the overlay: which fork this tree is.
 STAMP_PATH = b"vllm/v1/worker/gpu/kunlun/_build.py"
+
+_REMADE = f"see: kunlunfork lint; then edit a git tree and {REMAKE}"
 
 Files = dict[bytes, tuple[Entry, bytes] | None]
 
@@ -62,12 +66,19 @@ def load(content: Content, version: str) -> Fork:
     """The fork of a release (raises `ForkError` where the pin, a patch or an overlay file is not valid)."""
     pin = content.pin(version)
     fork = Fork(pin, series.load_series(content.patches / pin.version), overlay.resolve(content.overlay, pin.version))
+    for patch in fork.patches:
+        for fault in patchrules.faults(patch):
+            raise ForkError(
+                f"{patch.name}, line {fault.line}: {fault.message}",
+                expected="a patch that kunlunfork lint finds nothing in",
+                fix=fault.fix,
+            )
     both = sorted(fork.patched & frozenset(fork.added))
     if both:
         raise ForkError(
             f"patches/{pin.version} edits files that the overlay ships",
             details=[paths.show(p) for p in both],
-            fix="move the edit into the overlay file; kunlunfork lint shows the patch",
+            fix="move the edit into the overlay file; the patch is named by: kunlunfork lint",
         )
     return fork
 
@@ -122,11 +133,11 @@ def build(fork: Fork, base: Files) -> Files:
     current: dict[bytes, Entry] = {p: have[0] for p in sorted(fork.patched) if (have := base.get(p)) is not None}
     with scratch() as repository:
         repository.put(have[1] for p in current if (have := base[p]) is not None)
+        known = {have[0].blob: have[1] for have in base.values() if have is not None}
         lines = b"".join(b"%o %s\t%s\0" % (e.mode, e.blob.encode(), p) for p, e in current.items())
         repository.git("update-index", "-z", "--add", "--index-info", stdin=lines)
         for patch in fork.patches:
-            for file in patch.files:
-                _check_before(patch, file, current)
+            known |= _check_before(patch, current, known, repository)
             current = _apply(patch, repository)
             for file in _last_of_each(patch.files):
                 _check_after(patch, file, current)
@@ -154,9 +165,7 @@ def _apply(patch: Patch, repository: Repository) -> dict[bytes, Entry]:
     try:
         repository.git("apply", "--cached", "--unidiff-zero", "--whitespace=nowarn", "-p1", stdin=patch.diff)
     except GitFailed as e:
-        raise ForkError(
-            f"{patch.name} does not apply to the files that it names", found=e.found, fix="kunlunfork lint"
-        ) from e
+        raise ForkError(f"{patch.name} does not apply to the files that it names", found=e.found, fix=_REMADE) from e
     current = {}
     for line in repository.git("ls-files", "--stage", "-z").split(b"\0")[:-1]:
         meta, _, path = line.partition(b"\t")
@@ -169,17 +178,39 @@ def _last_of_each(files: Iterable[FilePatch]) -> Iterable[FilePatch]:
     return {file.new_path or file.old_path: file for file in files}.values()
 
 
-def _check_before(patch: Patch, file: FilePatch, current: Mapping[bytes, Entry]) -> None:
-    have = current.get(file.old_path) if file.old_path is not None else None
-    if file.old_blob is None or sum(f.old_path == file.old_path for f in patch.files) > 1:
-        return
-    if have is None or have.blob != file.old_blob:
-        raise ForkError(
-            f"{patch.name} was made from another {paths.show(file.old_path or b'')} than the patches before it leave",
-            found=f"blob {have.blob}" if have else "no file",
-            expected=f"blob {file.old_blob}",
-            fix="kunlunfork lint; then export the series again from a git tree",
-        )
+def _check_before(
+    patch: Patch, current: Mapping[bytes, Entry], known: Mapping[str, bytes], repository: Repository
+) -> dict[str, bytes]:
+    """Refuse a patch that was made from other files, or with a hunk that does not lie where it says: git would look
+    for a place.
+
+    Args:
+        known: bytes by blob id; the repository is asked for others.
+
+    Returns:
+        The bytes that the patch makes, as far as they follow from its text.
+    """
+
+    def read(path: bytes) -> tuple[Entry, bytes] | None:
+        entry = current.get(path)
+        if entry is None:
+            return None
+        data = known[entry.blob] if entry.blob in known else repository.read({path: entry})[path][1]
+        return Entry(UNKNOWN.mode, entry.blob), data  # a checkout may have modes of its own
+
+    tree = Tree(read)
+    for step in tree.apply(patch):
+        for fault in step.mismatches:
+            if fault.code != "postimage":  # git's result is what counts
+                where = f", line {fault.line}" if fault.line is not None else ""
+                raise ForkError(
+                    f"{patch.name}{where} does not fit the files that the patches before it leave",
+                    found=fault.message,
+                    expected="the blobs and the lines that the patch names",
+                    fix=_REMADE,
+                )
+    made = (tree.get(file.new_path) for file in patch.files if file.new_path is not None)
+    return {file.entry.blob: file.data for file in made if file is not None and file.data is not None}
 
 
 def _check_after(patch: Patch, file: FilePatch, current: Mapping[bytes, Entry]) -> None:
@@ -191,5 +222,5 @@ def _check_after(patch: Patch, file: FilePatch, current: Mapping[bytes, Entry]) 
             f"{patch.name} gives another {paths.show(file.new_path)} than it says",
             found=f"blob {have.blob}" if have else "no file",
             expected=f"blob {file.new_blob}",
-            fix="kunlunfork lint; then export the series again from a git tree",
+            fix=_REMADE,
         )

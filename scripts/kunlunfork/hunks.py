@@ -10,7 +10,7 @@ from kunlunfork.patchlines import REMAKE, Lines, PatchError
 _HEADER = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: (.*))?", re.DOTALL)
 _BODY = (b" ", b"+", b"-", b"\\ ")
 _MARKERS = (b"<<<<<<< ", b"=======", b">>>>>>> ", b"||||||| ")
-_BY_HAND = "do not edit hunks by hand; edit the tree and run: kunlunfork export"
+_BY_HAND = "do not edit hunks by hand; edit a git tree, then " + REMAKE
 _VERSION = re.compile(rb"\d+\.\d[\w.() -]*")
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from kunlunfork import lintoverlay, paths, scopes, series
+from kunlunfork import lintoverlay, patchrules, paths, scopes, series
 from kunlunfork.errors import ForkError
 from kunlunfork.findings import SKIPPED, Check, Finding, Overlay, Subject, line_at, line_of
 from kunlunfork.patchfile import Hunk, Patch, PatchError
+from kunlunfork.patchlines import REMAKE
 from kunlunfork.preimage import Step, Upstream
 
 __all__ = ["CHECKS", "SKIPPED", "Finding", "failures", "lint"]
@@ -47,15 +48,10 @@ def _parse(subject: Subject) -> Iterator[Finding]:
             yield Finding(subject.file(name), line, code, text, result.fix or "make the patch again")
 
 
-def _ids(subject: Subject) -> Iterator[Finding]:
+def _rules(subject: Subject) -> Iterator[Finding]:
     for patch in subject.patches:
-        for file in patch.files:
-            short = [blob for blob in (file.old_blob, file.new_blob) if blob is not None and len(blob) != 40]
-            if short:
-                name = paths.show(file.new_path or file.old_path or b"")
-                message = f"{name}: blob id {short[0]} has {len(short[0])} digits; only 40 name one file for sure"
-                fix = "make the patch again with: git diff --full-index --binary"
-                yield subject.finding(patch, line_at(patch, file.start), "ids", message, fix)
+        for fault in patchrules.faults(patch):
+            yield subject.finding(patch, fault.line, fault.code, fault.message, fault.fix)
 
 
 def _header(subject: Subject) -> Iterator[Finding]:
@@ -146,7 +142,7 @@ def _chain(subject: Subject) -> Iterator[Finding]:
                     message = f"the blobs that it starts from are not checked: {unread[0]} before it cannot be read"
                     yield subject.finding(patch, line, SKIPPED, message, f"mend {unread[0]} first")
                 else:
-                    fix = "export the series again from a git tree; do not edit patches by hand"
+                    fix = "do not edit patches by hand; edit a git tree, then " + REMAKE
                     yield subject.finding(patch, line, fault.code, fault.message, fix)
 
 
@@ -185,7 +181,7 @@ def _source(step: Step) -> bytes | None:
 CHECKS = (
     Check("series", _series),
     Check("parse", _parse),
-    Check("ids", _ids),
+    Check("rules", _rules),
     Check("header", _header),
     Check("status", _status),
     Check("markers", _markers),
