@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,17 @@ from kunlunfork.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FOLDER = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    """A path; not an empty one, which would mean the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.fspath(value):
+            self.fail("an empty path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Path(path_type=Path)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 repo_option = click.option(

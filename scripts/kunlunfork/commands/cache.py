@@ -22,12 +22,16 @@ def _mb(size: int) -> str:
 @command.command("ls")
 @verb
 def ls(console: Console) -> None:
-    """List the releases in the store and the downloads."""
+    """List the releases in the store, the downloads, and what `matrix` keeps here."""
     from kunlunfork import cache, cachework
 
     found = cachework.listing(cache.default())
     body = [(b.kind, b.version, b.origin[:12], f"{b.files} files", _mb(b.size)) for b in found.bases]
     body += [("download", d.path.name, "", "", _mb(d.size)) for d in found.downloads]
+    body += [("engine", e.path.name, "", "", _mb(e.size)) for e in found.engines]
+    if found.results:
+        count = len(found.results)
+        body.append(("results", "of matrix run", "", f"{count} files", _mb(sum(r.size for r in found.results))))
 
     def show() -> None:
         print(f"{found.root}: store {_mb(found.store_size)} on disk")
@@ -43,21 +47,31 @@ def ls(console: Console) -> None:
                 for b in found.bases
             ],
             "downloads": [{"name": d.path.name, "bytes": d.size} for d in found.downloads],
+            "engines": [{"name": e.path.name, "bytes": e.size} for e in found.engines],
+            "results": [{"name": r.path.name, "bytes": r.size} for r in found.results],
         },
         show,
     )
 
 
 @command.command("prune")
-@click.option("--all", "everything", is_flag=True, help="The whole cache, not only what no pin needs.")
+@click.option("--all", "everything", is_flag=True, help="Not only what no pin needs.")
 @repo_option
 @dry_run_option
 @verb
 def prune(everything: bool, repo: Path | None, dry_run: bool, console: Console) -> None:
-    """Delete what no pin needs: other releases, downloads that the store has, broken downloads."""
+    """Delete what no pin needs: other releases, downloads that the store has, broken downloads.
+
+    With --all also the store, whatever its state, and the engine environments of `matrix`. The results of `matrix run`
+    stay, and so does all that kunlunfork has not put there.
+    """
     from kunlunfork import cache, cachework
 
-    names, freed = cachework.prune(console.find_content(repo), cache.default(), everything=everything, dry_run=dry_run)
+    folders = cache.default()
+    content = None if everything else console.find_content(repo)
+    names, freed = cachework.prune(content, folders, everything=everything, dry_run=dry_run)
+    for left in cachework.strangers(folders):
+        console.warn(left)
 
     def show() -> None:
         for name in names:
