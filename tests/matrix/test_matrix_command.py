@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from support import REPO
 from kunlunfork import cli, errors
 from kunlunfork.commands import matrix as command
 from kunlunfork.errors import ForkError
-from kunlunfork.matrix import ops, run, selftest, settings
+from kunlunfork.matrix import environment, ops, run, selftest, settings
 from kunlunfork.matrix.cells import Cell, Run, summary
+from kunlunfork.matrix.environment import Engine
 from kunlunfork.matrix.faults import Fault
 from kunlunfork.matrix.run import Options, Result
 
@@ -119,3 +121,17 @@ def test_results_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ForkError, match="cannot be written"):
         run._results(tmp_path / "file" / "r.jsonl")
+
+
+def test_env_can_be_pasted_whatever_the_folder_is_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Engine(Path("/a b"), Path("/a b/$x/python"), Path("/a b/s"), Path("/a b/it's"), {"torch": "2.13.0"})
+    monkeypatch.setattr(environment, "ensure", lambda *_: engine)
+    monkeypatch.setenv("KUNLUNFORK_REPO", str(REPO))
+    assert cli.run(["matrix", "env", "--shell"]) == errors.OK
+    script = capsys.readouterr().out + 'printf "%s|%s" "$KUNLUNFORK_ENGINE_PYTHON" "$KUNLUNFORK_ENGINE_TRITON"'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "/a b/$x/python|/a b/it's"
+    assert cli.run(["matrix", "env", "--json"]) == errors.OK
+    assert json.loads(capsys.readouterr().out)["result"]["versions"] == {"torch": "2.13.0"}

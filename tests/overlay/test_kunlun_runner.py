@@ -252,6 +252,7 @@ def test_upstreams_zeroer_is_left_alone(vllm, monkeypatch):
 
 @pytest.mark.parametrize("has_triton", [True, False])
 def test_the_stand_in_for_triton_gets_what_it_lacks(vllm, has_triton):
+    """B15: upstream's launchers call triton.next_power_of_2 before they reach any kernel."""
     vllm.triton.HAS_TRITON = has_triton
     vllm.kunlun("placeholder").complete()
     triton = vllm.triton.triton

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kunlunfork import errors
+from kunlunfork.commands import matrixenv
 from kunlunfork.commands._options import FOLDER, repo_option, verb
 from kunlunfork.console import Console, describe, rows, table
 from kunlunfork.errors import ForkError
@@ -30,7 +31,11 @@ def command() -> None:
     \b
     kunlunfork matrix run --vllm 0.25.1 --device cpu --tier ops    every site against upstream's kernels
     kunlunfork matrix selftest                                     faults that these tests must catch
+    kunlunfork matrix env                                          the environment that they run in
     """
+
+
+command.add_command(matrixenv.command)
 
 
 def _backends(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
