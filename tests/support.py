@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,3 +59,16 @@ def undo(tree: Path, *, dry_run: bool = False) -> Outcome:
 
 def state(tree: Path, content: Content) -> status.Status:
     return status.read(target.of_tree(tree), content)
+
+
+def follow(fix: str | None, scratch: Path, content: Content) -> None:
+    """Paste a fix into a shell, as a user would."""
+    assert fix is not None
+    folder = scratch / "bin"
+    folder.mkdir(exist_ok=True)
+    exe = folder / "kunlunfork"
+    exe.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kunlunfork "$@"\n')
+    exe.chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "KUNLUNFORK_REPO": str(content.root)}
+    done = subprocess.run(["sh", "-euc", fix], capture_output=True, text=True, env=env, cwd=scratch, check=False)
+    assert done.returncode == 0, (fix, done.stdout + done.stderr)

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support import VERSION, Upstream, apply, digest, state, undo
+from support import VERSION, Upstream, apply, digest, follow, state, undo
 
 from kunlunfork import lock as locks
 from kunlunfork import paths, status, target
+from kunlunfork.apply import revert
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.fork import STAMP_PATH, load
+from kunlunfork.progress import Silent
 from kunlunfork.store import Store
 
 
@@ -87,23 +90,32 @@ def test_update_through_the_lock(small_content: Content, tree: Path, store: Stor
 
 
 @pytest.mark.parametrize("verb", ["apply", "revert"])
-@pytest.mark.parametrize("edit", ["change", "delete", "chmod", "overlay", "link"])
+@pytest.mark.parametrize("edit", ["change", "chmod", "overlay", "link", "folder", "pipe", "giant", "linked folder"])
 def test_local_edits_are_refused_with_the_list(
-    verb: str, edit: str, content: Content, tree: Path, store: Store
+    verb: str, edit: str, content: Content, tree: Path, store: Store, tmp_path: Path
 ) -> None:
     apply(content, tree, store)
     patched = tree / "vllm/v1/worker/gpu_worker.py"
     victim = tree / "vllm/v1/worker/gpu/model_runner_v2.py" if edit == "overlay" else patched
     if edit in ("change", "overlay"):
         victim.write_bytes(victim.read_bytes() + b"# mine\n")
-    elif edit == "delete":
-        victim.unlink()
     elif edit == "chmod":
         victim.chmod(0o755)
+    elif edit == "linked folder":
+        victim = tree / "vllm/v1/worker/gpu"
+        victim.rename(tmp_path / "elsewhere")
+        victim.symlink_to(tmp_path / "elsewhere")
+    elif edit == "giant":
+        os.truncate(victim, 10 << 40)
     else:
         victim.unlink()
-        victim.symlink_to("cpu_worker.py")
-    before = digest(tree)
+        if edit == "link":
+            victim.symlink_to("cpu_worker.py")
+        elif edit == "folder":
+            victim.mkdir()
+        else:
+            os.mkfifo(victim)
+    before = _listing(tree)
     with pytest.raises(ForkError) as error:
         if verb == "apply":
             apply(content, tree, store)
@@ -111,9 +123,52 @@ def test_local_edits_are_refused_with_the_list(
             undo(tree)
     assert victim.name in "\n".join(error.value.details)
     assert error.value.exit_code == CONFLICT
-    assert digest(tree) == before
-    assert state(tree, content).state == "edited"
+    assert _listing(tree) == before
+    found = state(tree, content)
+    assert found.state == "edited"
     assert victim.name in "\n".join(status.verify(target.of_tree(tree), content, None).problems)
+
+    # The way out keeps what the user has, and works as it is printed.
+    mine = os.path.lexists(victim)
+    follow(error.value.fix if verb == "revert" else found.fix, tmp_path, content)
+    assert os.path.lexists(f"{victim}.mine") == mine
+    assert state(tree, content).state == ("upstream" if verb == "revert" else "applied")
+
+
+def _listing(tree: Path) -> list[tuple[str, int, int]]:
+    return sorted((str(p), (st := p.lstat()).st_mode, st.st_size) for p in tree.rglob("*"))
+
+
+@pytest.mark.parametrize("verb", ["apply", "revert"])
+@pytest.mark.parametrize("what", ["missing", "upstream's", "overlay", "folder"])
+def test_what_loses_no_bytes_is_put_back(
+    verb: str, what: str, content: Content, tree: Path, store: Store, tmp_path: Path
+) -> None:
+    before = digest(tree)
+    victim = tree / "vllm/v1/worker/gpu_worker.py"
+    original = victim.read_bytes()
+    apply(content, tree, store)
+    applied = digest(tree)
+    if what == "missing":
+        victim.unlink()
+    elif what == "upstream's":
+        victim.write_bytes(original)
+    elif what == "overlay":
+        (tree / "vllm/v1/worker/gpu/model_runner_v2.py").unlink()
+    else:
+        shutil.rmtree(tree / "vllm/v1/worker/gpu/kunlun")
+    found = state(tree, content)
+    assert found.state == "edited"
+    assert status.verify(target.of_tree(tree), content, None).problems
+    if verb == "revert":
+        undo(tree)
+        assert digest(tree) == before
+    else:
+        assert apply(content, tree, store, dry_run=True).action == "updated"
+        follow(found.fix, tmp_path, content)
+        assert digest(tree) == applied
+        undo(tree)
+        assert digest(tree) == before
 
 
 def test_someone_elses_patch_is_refused_naming_both_blobs(content: Content, tree: Path, store: Store) -> None:
@@ -230,15 +285,58 @@ def test_what_a_user_put_beside_the_overlay_stays(content: Content, tree: Path, 
     assert sorted(p.name for p in mine.parent.iterdir()) == ["notes.txt"]
 
 
-def test_a_lost_pre_image_is_told_before_anything_changes(content: Content, tree: Path, store: Store) -> None:
+LOSSES = {
+    "changed": lambda pre: pre.write_bytes(b"not what it was"),
+    "gone": lambda pre: pre.unlink(),
+    "folder": lambda pre: (pre.unlink(), pre.mkdir()),
+    "pipe": lambda pre: (pre.unlink(), os.mkfifo(pre)),
+    "giant": lambda pre: os.truncate(pre, 10 << 40),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_pre_image_is_told_before_anything_changes(
+    loss: str, content: Content, tree: Path, store: Store
+) -> None:
     apply(content, tree, store)
-    pre = next(p for p in (tree / ".kunlunfork/pre").iterdir() if p.stat().st_size)
-    pre.write_bytes(b"not what it was")
-    before = digest(tree)
+    pre = next(p for p in sorted((tree / ".kunlunfork/pre").iterdir()) if p.stat().st_size)
+    LOSSES[loss](pre)
+    before = _listing(tree)
     with pytest.raises(ForkError, match="lost"):
         undo(tree)
-    assert digest(tree) == before
+    assert _listing(tree) == before
     assert any("pre-image is lost" in p for p in status.verify(target.of_tree(tree), content, None).problems)
+
+
+@pytest.mark.parametrize("verb", ["apply", "revert"])
+def test_a_lost_pre_image_comes_from_the_store(
+    verb: str, content: Content, tree: Path, store: Store, tmp_path: Path
+) -> None:
+    before = digest(tree)
+    apply(content, tree, store)
+    applied = digest(tree)
+    for pre in (tree / ".kunlunfork/pre").iterdir():
+        pre.unlink()
+    fix = status.verify(target.of_tree(tree), content, None).fix
+    if verb == "apply":
+        follow(fix, tmp_path, content)
+        assert digest(tree) == applied
+        assert status.verify(target.of_tree(tree), content, None).problems == ()
+        undo(tree)
+    else:
+        revert(target.of_tree(tree), dry_run=False, progress=Silent(), store=store)
+    assert digest(tree) == before
+
+
+def test_a_lost_pre_image_that_the_store_lacks_names_a_command(
+    content: Content, tree: Path, store: Store, tmp_path: Path
+) -> None:
+    apply(content, tree, store)
+    pre = next(p for p in sorted((tree / ".kunlunfork/pre").iterdir()) if p.stat().st_size)
+    pre.unlink()
+    with pytest.raises(ForkError, match=r"pre-image of vllm/.* is lost") as error:
+        revert(target.of_tree(tree), dry_run=False, progress=Silent(), store=Store(tmp_path / "empty"))
+    assert error.value.fix == f"kunlunfork apply --vllm {VERSION} {tree}-fresh"
 
 
 def test_a_lost_lock_never_costs_the_pre_images(content: Content, tree: Path, store: Store) -> None:

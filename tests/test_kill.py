@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import VERSION, apply, digest, state, undo
 
-from kunlunfork import status, target, transaction
+from kunlunfork import status, steps, target
 from kunlunfork.content import Content
 from kunlunfork.store import Store
 
@@ -30,7 +30,7 @@ def _killed_at(step: int, work: Callable[[], object]) -> str | None:
                 os.kill(os.getpid(), signal.SIGKILL)
             count += 1
 
-        transaction.checkpoint = checkpoint
+        steps.checkpoint = checkpoint
         try:
             work()
         finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import VERSION, Upstream, digest, undo
 
-from kunlunfork import make, newtree, paths, status, target, transaction
+from kunlunfork import make, newtree, paths, status, steps, target
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -181,7 +181,7 @@ def test_a_killed_creation_leaves_nothing_that_stays(
     for wanted in ("fill", "rename tree"):
         child = os.fork()
         if child == 0:
-            transaction.checkpoint = lambda name, w=wanted: os.kill(os.getpid(), signal.SIGKILL) if name == w else None
+            steps.checkpoint = lambda name, w=wanted: os.kill(os.getpid(), signal.SIGKILL) if name == w else None
             try:
                 new(content, tree, store, settings)
             finally:

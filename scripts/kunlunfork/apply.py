@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
 
+from kunlunfork import edits, originals, paths, recovery, transaction
 from kunlunfork import fork as forks
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths, recovery, transaction
 from kunlunfork.content import Content
-from kunlunfork.errors import CONFLICT, ForkError
+from kunlunfork.edits import Entries
+from kunlunfork.errors import ForkError
 from kunlunfork.fork import STAMP_PATH, Files, Fork
 from kunlunfork.journal import PRE, Change, Journal
 from kunlunfork.lock import Held, Lock
@@ -42,14 +44,15 @@ class Outcome:
     dry_run: bool = False
 
 
-def check_release(info: TreeInfo, pin: Pin, wanted: str | None) -> None:
+def _check_release(content: Content, info: TreeInfo, pin: Pin, wanted: str | None) -> None:
     """Refuse a tree of another release than the pin's (raises `ForkError` naming both)."""
-    if info.version is not None and public(info.version) != Version(pin.version).public:
+    if info.version is not None and Version(public(info.version)) != Version(Version(pin.version).public):
+        pinned = any(Version(v) == Version(public(info.version)) for v in content.versions())
         raise ForkError(
             f"{info.root} is another version of vLLM",
             found=info.version,
             expected=pin.version if wanted is None else f"{pin.version} (--vllm {wanted})",
-            fix=f"kunlunfork apply --vllm {public(info.version)} --in-place {info.root}",
+            fix=transaction.command(info.root, "apply") if pinned else f"kunlunfork apply --vllm {pin.version}",
         )
     known = info.commit
     if known is not None and not (pin.commit.startswith(known) or known.startswith(pin.commit)):
@@ -67,69 +70,24 @@ def pin_of(content: Content, info: TreeInfo, wanted: str | None) -> Pin:
         raise ForkError(
             f"{info.root} does not say which version of vLLM it is",
             expected="vllm/_version.py or a dist-info",
-            fix="name the version: --vllm 0.25.1",
+            fix="name the release, with --vllm VERSION: kunlunfork pins lists them",
         )
     pin = content.pin(wanted or info.version or "")
-    check_release(info, pin, wanted)
+    _check_release(content, info, pin, wanted)
     return pin
 
 
-def local_edits(root: Path, lock: Lock) -> list[str]:
-    """Files of the lock that are no longer as the fork left them, each with what is wrong."""
-    found = []
-    for path, held in lock.files.items():
-        have = paths.read_entry(root, path)
-        entry = have[0] if have else None
-        if entry == held.post:
-            continue
-        if entry is None:
-            found.append(f"{paths.show(path)}: deleted")
-        elif held.post is None:
-            found.append(f"{paths.show(path)}: is there again")
-        else:
-            found.append(f"{paths.show(path)}: {'edited' if entry.blob != held.post.blob else 'mode changed'}")
-    return found
-
-
-def refuse_edits(root: Path, lock: Lock, verb: str) -> None:
-    edits = local_edits(root, lock)
-    if edits:
-        raise ForkError(
-            f"{root} has edits that {verb} would lose",
-            details=edits,
-            found=f"{len(edits)} files differ from what was applied",
-            expected="the files as the lock has them",
-            fix="move the edits away, or undo them; kunlunfork verify lists the files",
-            exit_code=CONFLICT,
-        )
-
-
-def _pre_image(state: Path, entry: Entry) -> bytes:
-    file = state / PRE / entry.blob
-    try:
-        data = file.read_bytes()
-    except OSError as e:
-        raise _lost(file, e.strerror or str(e)) from e
-    if paths.blob_id(data) != entry.blob:
-        raise _lost(file, "its bytes were changed")
-    return data
-
-
-def _lost(file: Path, found: str) -> ForkError:
-    return ForkError(
-        f"the pre-image {file} is lost", found=found, expected="the bytes of upstream's file",
-        fix="take a fresh tree: kunlunfork apply --vllm VERSION",
-    )  # fmt: skip
-
-
-def _read_base(target: Target, lock: Lock | None, wanted: frozenset[bytes]) -> tuple[Files, dict[bytes, int | None]]:
+def _read_base(
+    target: Target, lock: Lock | None, wanted: frozenset[bytes], store: Store
+) -> tuple[Files, dict[bytes, int | None]]:
     """What upstream had at every path of interest, and the permission bits it had there."""
     base: Files = {}
     perms: dict[bytes, int | None] = {}
+    pre = originals.read(target, lock, store) if lock is not None else {}
     for path in sorted(wanted | frozenset(lock.files if lock else ())):
         held = lock.files.get(path) if lock else None
         if held is not None:
-            base[path] = (held.pre, _pre_image(target.state, held.pre)) if held.pre else None
+            base[path] = (held.pre, pre[held.pre.blob]) if held.pre else None
             perms[path] = held.perm
         else:
             transaction.check_parents(target.root, path)
@@ -212,14 +170,14 @@ def _with_record(lock: Lock, target: Target, base: Files, post: Files) -> tuple[
     return replace(lock, files={**lock.files, record: held}), data
 
 
-def _changes(target: Target, lock: Lock | None, old: Lock | None) -> tuple[Change, ...]:
-    """What has to be done to come from the old lock (or upstream) to the new one (or upstream)."""
+def _changes(target: Target, lock: Lock | None, old: Lock | None, have: Entries) -> tuple[Change, ...]:
+    """What has to be done to come from what lies there (`have`, at the paths of `old`) to the lock (or upstream)."""
     changes = []
     for path in sorted(set(lock.files if lock else ()) | set(old.files if old else ())):
         new, was = (x.files.get(path) if x else None for x in (lock, old))
         pre = new or was
         assert pre is not None
-        before = was.post if was else pre.pre
+        before = have[path] if was else pre.pre
         after = new.post if new else pre.pre
         if before == after:
             continue
@@ -248,10 +206,13 @@ def apply_in_place(
     """
     with transaction.exclusive(target.root):
         recovered = _recover(target, "apply", dry_run, progress)
-        return replace(apply_held(content, target, store, wanted=wanted, dry_run=dry_run), recovered=recovered)
+        outcome = apply_held(content, target, store, wanted=wanted, dry_run=dry_run, progress=progress)
+        return replace(outcome, recovered=recovered)
 
 
-def apply_held(content: Content, target: Target, store: Store, *, wanted: str | None, dry_run: bool) -> Outcome:
+def apply_held(
+    content: Content, target: Target, store: Store, *, wanted: str | None, dry_run: bool, progress: Progress
+) -> Outcome:
     """`apply_in_place` on a tree that the caller holds and that has no change under way."""
     pin = pin_of(content, target.info, wanted)
     old = locks.read(target.state)
@@ -260,16 +221,19 @@ def apply_held(content: Content, target: Target, store: Store, *, wanted: str | 
             f"{target.root} carries the fork of another version",
             found=old.version,
             expected=pin.version,
-            fix=f"kunlunfork revert {target.root}",
+            fix=transaction.command(target.root, "revert"),
         )
     fork = forks.load(content, pin.version)
     _check_layout(fork, target.info)
+    have: Entries = {}
     if old is not None:
-        refuse_edits(target.root, old, "apply")
+        # Looked at once: what is refused, and what is changed, is the same.
+        have = edits.present(target.root, old)
+        edits.refuse(target, old, have, "apply")
     extra: frozenset[bytes] = frozenset()
     if target.info.dist_info is not None:
         extra = frozenset([paths.from_disk(target.info.dist_info.relative_to(target.root)) + b"/RECORD"])
-    base, perms = _read_base(target, old, fork.touched | extra)
+    base, perms = _read_base(target, old, fork.touched | extra, store)
     forks.check_base(fork, base, where=str(target.root))
     post = forks.build(fork, base)
     plan = make_lock(fork, target.info, base, post, perms, ())
@@ -277,16 +241,17 @@ def apply_held(content: Content, target: Target, store: Store, *, wanted: str | 
     if target.info.dist_info is not None:
         plan, record = _with_record(plan, target, base, post)
         data[paths.blob_id(record)] = record
-    changes = _changes(target, plan, old)
+    changes = _changes(target, plan, old, have)
     made = transaction.new_folders(target.root, changes)
     still = {b"/".join(p.split(b"/")[:i]) for p, h in plan.files.items() if h.post for i in range(1, p.count(b"/") + 1)}
     kept = tuple(f for f in (old.folders if old else ()) if f in still)
     plan = replace(plan, folders=tuple(sorted({*kept, *made})))
-    action = "unchanged" if old == plan else "updated" if old else "applied"
+    whole = old == plan and not changes and not originals.broken(target.state, plan)
+    action = "unchanged" if whole else "updated" if old else "applied"
     if action != "unchanged" and not dry_run:
-        data |= _old_bytes(target, old, changes)
+        data |= _old_bytes(target, changes) if old else {}
         verb: journals.Verb = "update" if old else "apply"
-        transaction.execute(target.root, target.state, Journal(verb, changes, made, plan, old, data))
+        transaction.execute(target.root, target.state, Journal(verb, changes, made, plan, old, data), progress)
     return _outcome(action, target.root, plan, changes, dry_run)
 
 
@@ -296,23 +261,24 @@ def _recover(target: Target, command: str, dry_run: bool, progress: Progress) ->
     if journal is not None and dry_run:
         raise ForkError(
             f"a killed {journal.verb} left {target.root} half changed; a dry run cannot see past that",
-            fix=f"kunlunfork {command} without --dry-run; kunlunfork status shows more",
+            fix=transaction.command(target.root, command),
         )
     if dry_run:
         return None
-    forward = journal is None or (journal.verb == "revert") == (command == "revert")
-    recovered = recovery.recover(target.root, target.state, forward=forward)
+    recovered = recovery.recover(target.root, target.state, command=command, progress=progress)
     if recovered is not None:
         progress.note(recovered)
     return recovered
 
 
-def _old_bytes(target: Target, old: Lock | None, changes: tuple[Change, ...]) -> dict[str, bytes]:
-    """The bytes that lie at the changed paths now, so that an update can be undone."""
+def _old_bytes(target: Target, changes: tuple[Change, ...]) -> dict[str, bytes]:
+    """The bytes that lie at the changed paths now, so that the change can be undone."""
     found = {}
-    for change in changes if old else ():
-        have = paths.read_entry(target.root, change.path)
+    for change in changes:
+        have = paths.read_entry(target.root, change.path) if change.before is not None else None
         if have is not None:
+            if have[0] != change.before:
+                raise transaction.EditedMeanwhile(target.root, change.path)
             found[have[0].blob] = have[1]
     return found
 
@@ -325,8 +291,8 @@ def _outcome(action: str, root: Path, lock: Lock, changes: tuple[Change, ...], d
     )  # fmt: skip
 
 
-def revert(target: Target, *, dry_run: bool, progress: Progress) -> Outcome:
-    """Take the fork off a tree: bytes, modes and absence as before.
+def revert(target: Target, *, dry_run: bool, progress: Progress, store: Store | None = None) -> Outcome:
+    """Take the fork off a tree: bytes, modes and absence as before; a lost pre-image comes from the store, if there.
 
     Raises:
         ForkError: no fork tree, or files were edited since (exit 3).
@@ -341,14 +307,14 @@ def revert(target: Target, *, dry_run: bool, progress: Progress) -> Outcome:
                 f"{target.root} carries no fork",
                 found="no lock",
                 expected="a tree that kunlunfork apply made",
-                fix=f"kunlunfork status {target.root}",
+                fix=f"kunlunfork status {shlex.quote(str(target.root))}",
             )
-        refuse_edits(target.root, lock, "revert")
-        for held in lock.files.values():
-            if held.pre is not None:
-                _pre_image(target.state, held.pre)
-        changes = _changes(target, None, lock)
+        have = edits.present(target.root, lock)
+        edits.refuse(target, lock, have, "revert")
+        pre = originals.read(target, lock, store)
+        changes = _changes(target, None, lock, have)
         if not dry_run:
-            data = _old_bytes(target, lock, changes)
-            transaction.execute(target.root, target.state, Journal("revert", changes, (), None, lock, data))
+            data = {**pre, **_old_bytes(target, changes)}
+            journal = Journal("revert", changes, (), None, lock, data)
+            transaction.execute(target.root, target.state, journal, progress)
         return replace(_outcome("reverted", target.root, lock, changes, dry_run), recovered=recovered)

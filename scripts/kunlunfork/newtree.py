@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
 import threading
@@ -18,7 +19,7 @@ from pathlib import Path
 from kunlunfork import fork as forks
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths, transaction
+from kunlunfork import paths, steps, transaction
 from kunlunfork.apply import Outcome, apply_held, make_lock
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -27,6 +28,7 @@ from kunlunfork.journal import PLAIN_STATE, PRE, write_file
 from kunlunfork.paths import SYMLINK, Entry
 from kunlunfork.progress import Progress
 from kunlunfork.sources.archive import Member
+from kunlunfork.sources.distinfo import SITE_FOLDERS
 from kunlunfork.sources.tree import TreeInfo
 from kunlunfork.store import Base, Store
 from kunlunfork.target import of_tree
@@ -35,19 +37,44 @@ _KINDS = {"sdist": "sdist", "wheel": "wheel", "git": "checkout"}
 
 
 def is_free(folder: Path) -> bool:
-    """Whether a tree may be made here: nothing, or an empty folder.
+    """Whether a tree may be made here: nothing, or an empty folder that a rename can replace.
 
     Raises:
-        ForkError: a file or a dangling link is there, or the folder cannot be read.
+        ForkError: a file or a dangling link is there or above, the folder cannot be read, or cannot be replaced.
     """
     try:
-        if not folder.exists() and not folder.is_symlink():
-            return True
-        return not any(folder.iterdir())
+        above = next(f for f in folder.parents if os.path.lexists(f))
+        if not above.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{above} is not a folder")
+        if os.path.lexists(folder) and any(folder.iterdir()):
+            return False
     except OSError as e:
         raise ForkError(
-            f"{folder} cannot be a fork tree", found=e.strerror or str(e), expected="a folder, or nothing"
-        ) from e
+            f"{folder} cannot be a fork tree", found=e.strerror or str(e), expected="a folder, or nothing",
+            fix="name another folder",
+        ) from e  # fmt: skip
+    _check_place(folder)
+    return True
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse a place that a new tree cannot take, or in which it could not be used (raises `ForkError`)."""
+    inner = shlex.quote(str(folder / "vllm-kunlun"))
+    if folder.name in SITE_FOLDERS:
+        found = "a name that stands for an interpreter's packages"
+    elif os.path.ismount(folder):
+        found = "a mount point"
+    elif folder.is_dir() and folder.samefile(os.curdir):
+        # Its shell, and whatever else is in it, would be left in a folder that is gone.
+        found = "the current folder"
+    else:
+        return
+    raise ForkError(
+        f"{folder} cannot become a fork tree: a tree is made beside its place and moved there",
+        found=found,
+        expected="a folder of its own",
+        fix=f"name another, such as {inner}",
+    )
 
 
 def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool, progress: Progress) -> Outcome:
@@ -105,7 +132,7 @@ def create_from_files(
         with progress.task("writing files", None) as done:
             _fill(staging, files, done)
         stack.enter_context(_shown_as(source, staging))
-        outcome = apply_held(content, of_tree(staging), store, wanted=wanted, dry_run=dry_run)
+        outcome = apply_held(content, of_tree(staging), store, wanted=wanted, dry_run=dry_run, progress=progress)
     return replace(outcome, root=folder)
 
 
@@ -138,7 +165,7 @@ def _staging(folder: Path) -> Iterator[Path]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield staging
-            transaction.checkpoint("rename tree")
+            steps.checkpoint("rename tree")
             staging.rename(folder)
         finally:
             os.close(fd)
@@ -170,13 +197,14 @@ def _folders(files: Iterable[bytes]) -> set[bytes]:
 
 
 def _prefix(folder: Path) -> str:
-    return f".{folder.name}.kunlunfork-"
+    # Cut: the whole name has to fit into 255 bytes.
+    return f".{os.fsdecode(os.fsencode(folder.name)[:200])}.kunlunfork-"
 
 
 def _sweep(folder: Path) -> None:
     """Remove what killed processes left while they made this tree; a live one holds a lock on its own."""
-    for old in folder.parent.glob(f"{_prefix(folder)}*"):
-        if old.is_symlink() or not old.is_dir():
+    for old in folder.parent.iterdir():
+        if not old.name.startswith(_prefix(folder)) or old.is_symlink() or not old.is_dir():
             continue
         with contextlib.suppress(ForkError), transaction.exclusive(old):
             shutil.rmtree(old)
@@ -226,7 +254,7 @@ def _fill(root: Path, files: Iterable[Member], done: Callable[[int], None]) -> N
             finally:
                 os.close(fd)
         if count % 256 == 0:
-            transaction.checkpoint("fill")
+            steps.checkpoint("fill")
             done(count)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
@@ -14,6 +16,9 @@ REGULAR = 0o100644
 EXECUTABLE = 0o100755
 SYMLINK = 0o120000
 MODES = (REGULAR, EXECUTABLE, SYMLINK)
+
+# More than any file of vLLM, a lock or a journal has. Beyond it a file (sparse, say) is not read, only called changed.
+MAX_BYTES = 256 << 20
 
 # Names that would reach a repository's innards, or our own state, whatever the case of the file system.
 _FORBIDDEN = (b".git", b".kunlunfork")
@@ -101,6 +106,21 @@ def from_disk(path: Path) -> bytes:
     return os.fsencode(path.as_posix())
 
 
+def read_plain(file: Path) -> bytes:
+    """The bytes of a regular file of ours. No link is followed, and nothing is read that does not end.
+
+    Raises:
+        OSError: it is not there, or may not be read.
+        ForkError: it is no regular file, or too large.
+    """
+    st = file.lstat()
+    if not stat.S_ISREG(st.st_mode):
+        raise _in_the_way(file, st.st_mode, "a regular file")
+    if st.st_size > MAX_BYTES:
+        raise _too_large(file, st.st_size)
+    return file.read_bytes()
+
+
 def read_entry(root: Path, path: bytes) -> tuple[Entry, bytes] | None:
     """What lies at `path` below `root`, without following a link.
 
@@ -108,12 +128,14 @@ def read_entry(root: Path, path: bytes) -> tuple[Entry, bytes] | None:
         (entry, bytes), or None where nothing is there.
 
     Raises:
-        ForkError: something that is neither a regular file nor a symbolic link, or that cannot be read.
+        ForkError: something that is neither a regular file nor a symbolic link, too large, or that cannot be read.
     """
     full = on_disk(root, path)
     try:
         st = full.lstat()
         if stat.S_ISREG(st.st_mode):
+            if st.st_size > MAX_BYTES:
+                raise _too_large(full, st.st_size)
             data = full.read_bytes()
             return Entry(EXECUTABLE if st.st_mode & 0o100 else REGULAR, blob_id(data)), data
         if stat.S_ISLNK(st.st_mode):
@@ -123,8 +145,48 @@ def read_entry(root: Path, path: bytes) -> tuple[Entry, bytes] | None:
         return None
     except OSError as e:
         raise ForkError(f"{full} cannot be read", found=e.strerror or str(e)) from e
-    raise ForkError(
+    raise _in_the_way(full, st.st_mode, "a regular file, a symbolic link, or nothing")
+
+
+def present(root: Path, path: bytes) -> Entry | None:
+    """What lies at `path`, to be compared with an entry that should: a folder, a pipe or a giant equals none.
+
+    Raises:
+        ForkError: it cannot be read.
+    """
+    try:
+        st = on_disk(root, path).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise ForkError(f"{on_disk(root, path)} cannot be read", found=e.strerror or str(e)) from e
+    if not (stat.S_ISREG(st.st_mode) or stat.S_ISLNK(st.st_mode)) or st.st_size > MAX_BYTES:
+        return Entry(stat.S_IFMT(st.st_mode), "")
+    found = read_entry(root, path)
+    return found[0] if found else None
+
+
+def linked_folders(root: Path, files: Iterable[bytes]) -> list[bytes]:
+    """Folders above these files that are symbolic links: what lies there lies elsewhere."""
+    folders = {p for path in files for p in parents(path)}
+    return sorted(f for f in folders if on_disk(root, f).is_symlink())
+
+
+def parents(path: bytes) -> list[bytes]:
+    """The folders above a path, outer ones first."""
+    parts = path.split(b"/")
+    return [b"/".join(parts[:i]) for i in range(1, len(parts))]
+
+
+def _in_the_way(full: Path, mode: int, expected: str) -> ForkError:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
+    return ForkError(
         f"{full} is in the way",
-        found="a folder" if stat.S_ISDIR(st.st_mode) else "a device, socket or pipe",
-        expected="a regular file, a symbolic link, or nothing",
+        found=kinds.get(stat.S_IFMT(mode), "a device, socket or pipe"),
+        expected=expected,
+        fix=f"move it away: mv -n {shlex.quote(str(full))} {shlex.quote(f'{full}.mine')}",
     )
+
+
+def _too_large(full: Path, size: int) -> ForkError:
+    return ForkError(f"{full} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES} bytes")

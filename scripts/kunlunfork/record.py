@@ -209,6 +209,9 @@ def _check(root: Path, line: _Line) -> Problem | None:
             return Problem(line.path, "not a file" if full.exists() else "missing", "a regular file")
         if not line.hash:
             return None
+        size = full.stat().st_size
+        if line.size and line.size != b"%d" % size:
+            return Problem(line.path, f"{size} bytes", f"{paths.show(line.size)} bytes")
         hasher, size = hashlib.new(algorithm.decode()), 0
         with full.open("rb") as f:
             while chunk := f.read(1 << 20):

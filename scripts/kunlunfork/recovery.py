@@ -2,85 +2,86 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from pathlib import Path
 
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths
+from kunlunfork import paths, statefolder, transaction
 from kunlunfork.errors import ForkError
-from kunlunfork.journal import STAGE, Journal
-from kunlunfork.transaction import drop_leftovers, finish, os_error, undo
+from kunlunfork.fork import STAMP_PATH
+from kunlunfork.journal import PRE, STAGE, Journal
+from kunlunfork.lock import Lock
+from kunlunfork.progress import Progress
+
+# A file of this size that equals one of the fork is the fork's. Smaller ones (empty, a license) have twins upstream.
+_TELLING = 512
 
 
-def leftover(state: Path, lock: locks.Lock | None) -> bool:
-    """Whether a process was killed before it wrote a journal, or after it was done with one: nothing is half changed.
+def leftover(root: Path, state: Path, lock: Lock | None) -> bool:
+    """Whether a killed process left files in the state folder, but nothing half changed.
 
     Raises:
-        ForkError: the folder holds pre-images, but the lock that says whose they are is gone.
+        ForkError: the lock or the journal is lost: something is changed and nothing says what.
     """
-    if not state.is_dir():
+    if not statefolder.is_leftover(state, lock):
         return False
-    names = {entry.name for entry in state.iterdir()} - {journals.IGNORE}
-    if lock is not None:
-        return bool(names & {STAGE, f"{locks.NAME}.new", f"{journals.NAME}.new"})
-    if STAGE in names or not names:
-        return True
-    raise ForkError(
-        f"{state} has lost its lock",
-        found=", ".join(sorted(names)[:4]),
-        expected=f"{locks.NAME}, which says what the fork changed and how to undo it",
-        fix=f"restore {locks.NAME}, or put a fresh vLLM in place and delete {state}",
-    )
+    # With a lock, every file is compared with it anyway. Without, the folder may only go if the tree bears no trace.
+    traces = _traces(root, state) if lock is None else []
+    if traces:
+        shown = ", ".join(paths.show(p) for p in traces[:3])
+        raise statefolder.lost(state, journals.NAME, f"{len(traces)} files of the fork in the tree, such as {shown}")
+    return True
 
 
-def recover(root: Path, state: Path, *, forward: bool) -> str | None:
+def _traces(root: Path, state: Path) -> list[bytes]:
+    """Files of the fork that lie in a tree."""
+    found = [STAMP_PATH] if paths.present(root, STAMP_PATH) is not None else []
+    try:
+        pre = {file.name for file in statefolder.blobs(state / PRE)}
+        staged = {f.name: f.lstat().st_size for f in statefolder.blobs(state / STAGE) if f.name not in pre}
+    except OSError as e:
+        raise ForkError(f"{state} cannot be read", found=e.strerror or str(e)) from e
+    sizes = {size for size in staged.values() if size >= _TELLING}
+    for top, folders, names in os.walk(root / "vllm") if sizes else ():
+        folders.sort()
+        for full in (Path(top, name) for name in sorted(names)):
+            path = paths.from_disk(full.relative_to(root))
+            if full.lstat().st_size in sizes and (entry := paths.present(root, path)) and entry.blob in staged:
+                found.append(path)
+    return found
+
+
+def recover(root: Path, state: Path, *, command: str, progress: Progress) -> str | None:
     """Deal with what a killed process left. The caller holds `exclusive(root)`.
+
+    Args:
+        command: apply or revert. Revert undoes a killed apply, apply undoes a killed revert; each finishes its own.
 
     Returns:
         What was done, for the user, or None where nothing was left over.
 
     Raises:
-        ForkError: a file of the change is neither as before nor as after it: someone edited it since.
+        ForkError: a file of the change is neither as before nor as after it (exit 3): someone edited it since.
     """
+    statefolder.check(state)
     journal = journals.read(state)
     if journal is None:
         lock = locks.read(state)
-        if not leftover(state, lock):
+        if not leftover(root, state, lock):
             return None
-        if lock is None:
-            shutil.rmtree(state)
-        else:
-            drop_leftovers(state, lock)
+        statefolder.tidy(state, lock, progress)
         return "a command that was killed before it changed anything left files behind; they were removed"
-    strangers = edited(root, journal)
-    if strangers:
-        raise ForkError(
-            f"a killed {journal.verb} left {root} half changed, and files were edited since",
-            details=strangers,
-            fix="put these files back (or move them away), then run the command again",
-        )
+    transaction.refuse_edited(root, journal, transaction.command(root, command))
+    forward = (journal.verb == "revert") == (command == "revert")
     try:
-        (finish if forward else undo)(root, state, journal)
+        (transaction.finish if forward else transaction.undo)(root, state, journal, progress)
     except OSError as e:
-        raise os_error(root, e, "the change is still half done") from e
+        raise transaction.os_error(root, e, "the change is still half done") from e
     return f"a killed {journal.verb} was {'finished' if forward else 'undone'}"
-
-
-def edited(root: Path, journal: Journal) -> list[str]:
-    """Paths of a journal that are neither as before nor as after."""
-    found = []
-    for change in journal.changes:
-        have = paths.read_entry(root, change.path)
-        if (have[0] if have else None) not in (change.before, change.after):
-            found.append(paths.show(change.path))
-    return found
 
 
 def progress_of(root: Path, journal: Journal) -> tuple[int, int]:
     """(paths already changed, all paths) of a change under way."""
-    done = 0
-    for change in journal.changes:
-        have = paths.read_entry(root, change.path)
-        done += (have[0] if have else None) == change.after
+    done = sum(paths.present(root, change.path) == change.after for change in journal.changes)
     return done, len(journal.changes)

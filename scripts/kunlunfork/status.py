@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths, recovery
-from kunlunfork.apply import local_edits
+from kunlunfork import originals, paths, recovery, transaction
+from kunlunfork.apply import pin_of
 from kunlunfork.content import Content
+from kunlunfork.edits import endangered, local_edits, present, way_out
 from kunlunfork.errors import ForkError
 from kunlunfork.fork import Fork
 from kunlunfork.fork import load as load_fork
@@ -19,7 +21,8 @@ from kunlunfork.journal import PRE
 from kunlunfork.lock import Lock
 from kunlunfork.paths import Entry
 from kunlunfork.pins import public
-from kunlunfork.record import verify_record
+from kunlunfork.record import read_record, verify_record
+from kunlunfork.sources.tree import TreeInfo
 from kunlunfork.store import Store
 from kunlunfork.target import Target
 
@@ -49,52 +52,52 @@ class Status:
 def _interrupted(target: Target, lock: Lock | None) -> Status | None:
     info, root = target.info, target.root
     journal = journals.read(target.state)
-    if journal is not None:
-        done, total = recovery.progress_of(root, journal)
-        strangers = tuple(recovery.edited(root, journal))
-        other = "revert takes the tree back to upstream" if journal.verb != "revert" else "apply puts the fork back"
-        same = "apply" if journal.verb != "revert" else "revert"
-        return Status(
-            "interrupted", root, info.kind, info.version, lock, strangers,
-            f"{journal.verb} was killed after {done} of {total} files", None,
-            f"put the edited files back first, then kunlunfork {same}" if strangers
-            else f"kunlunfork {same} finishes it; {other}",
-        )  # fmt: skip
-    if recovery.leftover(target.state, lock):
-        return Status(
-            "leftover", root, info.kind, info.version, lock, (), "a command was killed before it changed anything",
-            None,
-            "any apply or revert removes what is left over",
-        )  # fmt: skip
-    return None
+    if journal is None:
+        return None
+    done, total = recovery.progress_of(root, journal)
+    strangers = transaction.edited(root, journal)
+    same, other = ("revert", "apply") if journal.verb == "revert" else ("apply", "revert")
+    ends = "takes the tree back to upstream" if other == "revert" else "puts the fork back"
+    again = transaction.command(root, same)
+    return Status(
+        "interrupted", root, info.kind, info.version, lock, tuple(paths.show(p) for p in strangers),
+        f"{journal.verb} was killed after {done} of {total} files", None,
+        transaction.rescue(root, strangers, again) if strangers
+        else f"{again} ({transaction.command(root, other)} {ends})",
+    )  # fmt: skip
 
 
 def read(target: Target, content: Content | None) -> Status:
     """Classify a tree.
 
     Raises:
-        ForkError: the lock or the journal cannot be read, or the lock is lost.
+        ForkError: the lock or the journal cannot be read, or is lost.
     """
     lock = locks.read(target.state)
     broken = _interrupted(target, lock)
     if broken is not None:
         return broken
-    info = target.info
+    info, root = target.info, target.root
+    edits = tuple(local_edits(root, lock)) if lock is not None else ()
+    left = recovery.leftover(root, target.state, lock)
+    if left and not edits:
+        return Status(
+            "leftover", root, info.kind, info.version, lock, (), "a command was killed before it changed anything, or"
+            " after it was done", None,
+            transaction.command(root, "apply" if lock else "revert"),
+        )  # fmt: skip
     if lock is None:
-        known = info.version is not None and content is not None
-        fix = f"kunlunfork apply --in-place {target.root}" if known else None
-        return Status("upstream", target.root, info.kind, info.version, None, (), None, None, fix)
-    edits = tuple(local_edits(target.root, lock))
+        return Status("upstream", root, info.kind, info.version, None, (), None, None, _would_apply(content, info))
     fork = _same_pin(content, lock)
     current = None if fork is None else (fork.series_hash, fork.overlay_hash) == (lock.series_hash, lock.overlay_hash)
     fix = None
     if edits:
-        fix = "undo the edits, or keep them elsewhere, before the next apply or revert"
+        fix = way_out(target, lock, endangered(root, lock, present(root, lock)), "apply")
     elif current is False:
-        fix = f"kunlunfork apply --in-place {target.root}"
+        fix = transaction.command(root, "apply")
     return Status(
         "edited" if edits else "applied",
-        target.root,
+        root,
         lock.base_kind,
         lock.base_version,
         lock,
@@ -103,6 +106,17 @@ def read(target: Target, content: Content | None) -> Status:
         current,
         fix,
     )
+
+
+def _would_apply(content: Content | None, info: TreeInfo) -> str | None:
+    """The command that puts the fork onto an upstream tree, unless it is of a release that has no pin."""
+    if content is None:
+        return None
+    try:
+        pin_of(content, info, None)
+    except ForkError:
+        return None
+    return transaction.command(info.root, "apply")
 
 
 def _same_pin(content: Content | None, lock: Lock) -> Fork | None:
@@ -119,6 +133,11 @@ class Verdict:
     problems: tuple[str, ...]
     others: tuple[str, ...]
     compared: int
+
+    @property
+    def fix(self) -> str:
+        """The command that mends the problems: apply fetches lost pre-images too."""
+        return self.status.fix or transaction.command(self.status.root, "apply")
 
 
 def verify(target: Target, content: Content | None, upstream: Mapping[bytes, Entry] | None) -> Verdict:
@@ -137,28 +156,24 @@ def verify(target: Target, content: Content | None, upstream: Mapping[bytes, Ent
     problems = [status.interrupted] if status.interrupted else []
     problems += status.edits
     if lock is not None:
-        for blob in sorted(lock.pre_blobs()):
-            file = target.state / PRE / blob
-            if not file.is_file() or paths.blob_id(file.read_bytes()) != blob:
-                problems.append(f"{file.relative_to(target.root)}: the pre-image is lost")
+        for blob, what in originals.broken(target.state, lock).items():
+            file = (target.state / PRE / blob).relative_to(target.root)
+            problems.append(f"{file}: the pre-image is lost ({what})")
         problems += _record_problems(target, lock)
-    others, compared = compare(
-        target.root,
-        upstream or {},
-        frozenset(lock.files if lock else ()),
-        whole=target.info.layout == "plain",
-    )
+    whole = target.info.layout == "plain"
+    others, compared = compare(target.root, upstream or {}, frozenset(lock.files if lock else ()), whole=whole)
+    if upstream is not None and lock is not None:
+        others += added(target.root, {*upstream, *lock.files} if whole else _recorded(target))
     return Verdict(status, tuple(problems), others, compared + len(lock.files if lock else ()))
 
 
-def upstream_of(target: Target, store: Store) -> dict[bytes, Entry] | None:
-    """The files of the release that a tree was made from, where the store has it."""
+def upstream_of(target: Target, store: Store, content: Content) -> dict[bytes, Entry] | None:
+    """The files of the release that a tree was made from, as its pin has it, where the store has that."""
     lock = locks.read(target.state)
     version = lock.version if lock is not None else target.info.version
-    if version is None:
+    if version is None or public(version) not in content.versions():
         return None
-    kind = "git" if target.info.kind == "checkout" else "sdist"
-    base = store.find(kind, public(version))
+    base = store.release(content.pin(public(version)), "git" if target.info.kind == "checkout" else "sdist")
     if base is None:
         return None
     files = store.entries(base.tree)
@@ -169,29 +184,58 @@ def upstream_of(target: Target, store: Store) -> dict[bytes, Entry] | None:
     }
 
 
+def _recorded(target: Target) -> set[bytes]:
+    assert target.info.dist_info is not None
+    return set(read_record(_record(target.info.dist_info)))
+
+
+def _record(dist_info: Path) -> bytes:
+    try:
+        return paths.read_plain(dist_info / "RECORD")
+    except OSError as e:
+        raise ForkError(f"{dist_info / 'RECORD'} cannot be read", found=e.strerror or str(e)) from e
+
+
 def _record_problems(target: Target, lock: Lock) -> list[str]:
     if target.info.dist_info is None:
         return []
-    record = target.info.dist_info / "RECORD"
     changed = [p for p, h in lock.files.items() if h.role != "record" and h.post is not None]
     return [
         f"RECORD: {paths.show(p.path)}: found {p.found}, expected {p.expected}"
-        for p in verify_record(target.root, record.read_bytes(), changed)
+        for p in verify_record(target.root, _record(target.info.dist_info), changed)
     ]
 
 
 def compare(
     root: Path, upstream: Mapping[bytes, Entry], skip: frozenset[bytes], *, whole: bool
 ) -> tuple[tuple[str, ...], int]:
-    """(files that differ from upstream's release, files compared); in a `whole` tree a missing file differs too."""
-    differ, count = [], 0
+    """(files that differ from upstream's release, files compared).
+
+    In a `whole` tree a missing file, another mode, and a link in place of a folder differ too.
+    """
+    links = paths.linked_folders(root, upstream) if whole else []
+    differ, count = [f"{paths.show(folder)} (a link)" for folder in links], 0
     for path, entry in upstream.items():
         if path in skip:
             continue
-        have = paths.read_entry(root, path)
+        have = paths.present(root, path)
         if have is None and not whole:
             continue
         count += 1
-        if have is None or have[0].blob != entry.blob:
+        if have is None or have.blob != entry.blob:
             differ.append(paths.show(path))
+        elif whole and have.mode != entry.mode:
+            differ.append(f"{paths.show(path)} (mode)")
     return tuple(differ), count
+
+
+def added(root: Path, known: Collection[bytes]) -> tuple[str, ...]:
+    """Files in `vllm/` that nobody knows; Python's bytecode is not looked at."""
+    found = []
+    top = os.fsencode(root / "vllm")
+    for folder, folders, names in os.walk(top):
+        folders[:] = sorted(f for f in folders if f != b"__pycache__")
+        links = [f for f in folders if os.path.islink(os.path.join(folder, f))]  # noqa: PTH114, PTH118  (bytes)
+        inside = b"vllm" + folder[len(top) :]
+        found += [b"%s/%s" % (inside, name) for name in sorted([*names, *links])]
+    return tuple(f"{paths.show(path)} (added)" for path in found if path not in known)

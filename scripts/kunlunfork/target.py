@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
+from kunlunfork import statefolder
 from kunlunfork.errors import ForkError
-from kunlunfork.journal import PLAIN_STATE
+from kunlunfork.journal import PLAIN_STATE, STAGE
 from kunlunfork.sources import tree as trees
 from kunlunfork.sources.tree import TreeInfo
 
@@ -27,21 +29,26 @@ def _states(folder: Path) -> list[Path]:
 
 
 def is_fork(folder: Path) -> bool:
-    return any((s / n).is_file() for s in _states(folder) for n in (locks.NAME, journals.NAME))
+    """Whether a tree carries the fork, or what a killed command left of its work."""
+    return any(os.path.lexists(s / n) for s in _states(folder) for n in (locks.NAME, journals.NAME, STAGE))
+
+
+def _of(info: TreeInfo) -> Target:
+    state = trees.state_dir(info)
+    statefolder.check(state)
+    return Target(info.root, state, info)
 
 
 def of_tree(folder: Path) -> Target:
     """The tree in exactly this folder (raises `ForkError` where it is no vLLM tree)."""
-    info = trees.read_tree(folder)
-    return Target(info.root, trees.state_dir(info), info)
+    return _of(trees.read_tree(folder))
 
 
 def installed(python: Path | None) -> Target:
     """The vLLM of an interpreter; None is the one that runs."""
     from kunlunfork.sources.site_packages import find_installed  # half of all start-up, for those who need it
 
-    info = find_installed(python)
-    return Target(info.root, trees.state_dir(info), info)
+    return _of(find_installed(python))
 
 
 def find(tree: Path | None) -> Target:

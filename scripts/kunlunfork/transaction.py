@@ -15,20 +15,32 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths, pycache
-from kunlunfork.errors import ForkError
+from kunlunfork import paths, pycache, statefolder, steps
+from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.journal import PLAIN_STATE, PRE, STAGE, Change, Journal, write_file
 from kunlunfork.paths import SYMLINK, Entry
+from kunlunfork.progress import Progress
 
 
-def checkpoint(name: str) -> None:
-    """Called before each step that a crash can fall into; tests replace it by one that kills the process."""
+class EditedMeanwhile(ForkError):
+    """Someone saved a file of the tree between our look at it and our rename."""
+
+    def __init__(self, root: Path, path: bytes) -> None:
+        super().__init__(
+            f"{paths.on_disk(root, path)} was edited while kunlunfork worked on {root}; the edit was kept",
+            found="other bytes than a moment before",
+            expected="a tree that nobody else changes meanwhile",
+            fix=f"kunlunfork status {shlex.quote(str(root))}",
+            exit_code=CONFLICT,
+        )
+        self.path = path
 
 
 @contextlib.contextmanager
@@ -65,26 +77,15 @@ def _sync(folder: Path) -> None:
         os.close(fd)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Put a file of the state folder in place by a rename."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    write_file(temporary, data, paths.REGULAR, journals.fresh_perm(paths.REGULAR))
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def check_parents(root: Path, path: bytes) -> None:
     """Refuse a path that passes through a symbolic link or a file, or that lies on another file system.
 
     Raises:
         ForkError: as said; the link is named.
     """
-    parts = path.split(b"/")[:-1]
     device = root.stat().st_dev
-    for i in range(1, len(parts) + 1):
-        parent = paths.on_disk(root, b"/".join(parts[:i]))
+    for folder in paths.parents(path):
+        parent = paths.on_disk(root, folder)
         try:
             st = parent.lstat()
         except FileNotFoundError:
@@ -94,7 +95,7 @@ def check_parents(root: Path, path: bytes) -> None:
                 f"{parent} is a symbolic link",
                 found=f"-> {parent.readlink()}",
                 expected="a folder: the fork never writes through a link",
-                fix=f"name the real tree: --in-place {parent.resolve().parent}",
+                fix="put the folder itself there, or take a fresh tree",
             )
         if not parent.is_dir():
             raise ForkError(f"{parent} is in the way", found="a file", expected="a folder")
@@ -108,61 +109,90 @@ def new_folders(root: Path, changes: tuple[Change, ...]) -> tuple[bytes, ...]:
     """The folders that these changes need and that are not there, outer ones first."""
     wanted: set[bytes] = set()
     for change in changes:
-        parts = change.path.split(b"/")[:-1] if change.after is not None else []
-        wanted.update(b"/".join(parts[:i]) for i in range(1, len(parts) + 1))
+        wanted.update(paths.parents(change.path) if change.after is not None else ())
     return tuple(sorted(f for f in wanted if not paths.on_disk(root, f).exists()))
 
 
-def _stored(state: Path, entry: Entry) -> bytes | None:
-    """The bytes of an entry from the state folder: a pre-image, or staged."""
-    for file in (state / PRE / entry.blob, state / STAGE / entry.blob):
-        if file.is_file() and not file.is_symlink():
-            data = file.read_bytes()
-            if paths.blob_id(data) == entry.blob:
-                return data
-    return None
-
-
-def execute(root: Path, state: Path, journal: Journal) -> None:
+def execute(root: Path, state: Path, journal: Journal, progress: Progress) -> None:
     """Carry out a change from its beginning. The caller holds `exclusive(root)`.
 
     On an error the tree is put back as it was; after a kill, `recovery.recover` does it.
 
     Raises:
-        ForkError: no space, no permission, or a path that may not be written; the tree is as before.
+        ForkError: no space, no permission, a path that may not be written, or one that someone edits meanwhile; the
+            tree is as before.
     """
-    fresh_state = not state.exists()
+    statefolder.check(state)
     try:
         for change in journal.changes:
             check_parents(root, change.path)
         _stage(state, journal)
-        checkpoint("journal")
-        _replace(state / journals.NAME, journals.dump(journal))
+        steps.checkpoint("journal")
+        journals.replace_file(state / journals.NAME, journals.dump(journal))
     except (OSError, ForkError, KeyboardInterrupt) as e:
         # Best effort: what stays is told by status as left over and removed by the next command.
         with contextlib.suppress(OSError):
             if state.is_dir():
-                drop_leftovers(state, journal.old_lock)
-                if fresh_state:
-                    (state / journals.IGNORE).unlink(missing_ok=True)
-                    state.rmdir()
+                (state / journals.NAME).unlink(missing_ok=True)
+                statefolder.drop(state, journal.old_lock)
         if isinstance(e, OSError):
             raise os_error(root, e, "nothing was changed") from e
         raise
     try:
-        finish(root, state, journal)
-    except (OSError, KeyboardInterrupt) as e:
-        try:
-            undo(root, state, journal)
-        except OSError as again:
-            raise os_error(
-                root,
-                again,
-                "the change is half done; run `kunlunfork status` and then revert or apply when that is mended",
-            ) from e
-        if isinstance(e, KeyboardInterrupt):
-            raise
-        raise os_error(root, e, "everything was put back") from e
+        finish(root, state, journal, progress)
+    except (OSError, ForkError, KeyboardInterrupt) as e:
+        if not os.path.lexists(state / journals.NAME):
+            raise  # the change is complete, only cleaning up was interrupted: there is no way back, and no need
+        _put_back(root, state, journal, e, progress)
+        if isinstance(e, OSError):
+            raise os_error(root, e, "everything was put back") from e
+        raise
+
+
+def _put_back(root: Path, state: Path, journal: Journal, e: BaseException, progress: Progress) -> None:
+    if isinstance(e, EditedMeanwhile):
+        # That file and those after it were not changed yet.
+        reached = next(i for i, change in enumerate(journal.changes) if change.path == e.path)
+        journal = replace(journal, changes=journal.changes[:reached])
+    try:
+        refuse_edited(root, journal, command(root, journal.verb))
+        undo(root, state, journal, progress)
+    except OSError as again:
+        raise os_error(
+            root, again, "the change is half done; kunlunfork status says how to go on when that is mended"
+        ) from e
+
+
+def edited(root: Path, journal: Journal) -> list[bytes]:
+    """Paths of a journal with something that would be lost: not as before, not as after, and not missing."""
+    return [c.path for c in journal.changes if paths.present(root, c.path) not in (c.before, c.after, None)]
+
+
+def refuse_edited(root: Path, journal: Journal, command: str) -> None:
+    """Raises `ForkError` (exit 3) where finishing or undoing the change would lose edits; `command` is tried again."""
+    found = edited(root, journal)
+    if found:
+        raise ForkError(
+            f"a killed or interrupted {journal.verb} left {root} half changed, and files were edited since",
+            details=[paths.show(p) for p in found],
+            found=f"{len(found)} files are neither as before nor as after it",
+            expected="no edits that would be lost",
+            fix=rescue(root, found, command),
+            exit_code=CONFLICT,
+        )
+
+
+def command(root: Path, verb: str) -> str:
+    """The command that applies to, or reverts, a tree that is there, installed ones included."""
+    return f"kunlunfork {'revert' if verb == 'revert' else 'apply --in-place'} {shlex.quote(str(root))}"
+
+
+def rescue(root: Path, files: Sequence[bytes], command: str) -> str:
+    """The shell commands that move these files out of the way and then run `command`."""
+    names = [shlex.quote(str(paths.on_disk(root, p))) for p in files]
+    if len(names) == 1:
+        return f"mv -n {names[0]} {names[0]}.mine && {command}"
+    return f'for f in {" ".join(names)}; do mv -n "$f" "$f.mine"; done; {command}'
 
 
 def os_error(root: Path, e: OSError, state: str) -> ForkError:
@@ -177,58 +207,78 @@ def os_error(root: Path, e: OSError, state: str) -> ForkError:
 
 def _stage(state: Path, journal: Journal) -> None:
     pre, stage = state / PRE, state / STAGE
-    checkpoint("state folder")
-    # stage/ comes first and goes first: a state folder with stage/, but no lock and no journal, is one of a process
+    steps.checkpoint("state folder")
+    # The stage comes first and goes last: a state folder with stage/, but no lock and no journal, is one of a process
     # that was killed before it changed anything. Pre-images alone would mean that a lock was lost.
-    shutil.rmtree(stage, ignore_errors=True)
-    stage.mkdir(parents=True)
-    checkpoint("pre folder")
+    for file in statefolder.blobs(stage):
+        file.unlink()
+    stage.mkdir(parents=True, exist_ok=True)
+    steps.checkpoint("pre folder")
     pre.mkdir(exist_ok=True)
     if state.name == PLAIN_STATE:
         journals.hide(state)
     keep = journal.lock.pre_blobs() if journal.lock is not None else set()
     for blob, data in journal.data.items():
-        checkpoint("stage")
+        steps.checkpoint("stage")
         target = pre / blob if blob in keep else stage / blob
-        if blob in keep and _stored(state, Entry(paths.REGULAR, blob)) is not None and target.exists():
+        if statefolder.stored(state, blob) is not None and (blob not in keep or os.path.lexists(target)):
             continue
         target.unlink(missing_ok=True)
         write_file(target, data, paths.REGULAR, journals.fresh_perm(paths.REGULAR))
     for blob in {e.blob for c in journal.changes for e in (c.before, c.after) if e is not None}:
-        if _stored(state, Entry(paths.REGULAR, blob)) is None:
-            raise ForkError(f"the bytes of blob {blob} are missing in {state}", fix="kunlunfork verify shows the file")
-    checkpoint("sync")
+        if statefolder.stored(state, blob) is None:
+            raise ForkError(f"the bytes of blob {blob} are missing in {state}", fix="run the command again")
+    steps.checkpoint("sync")
     _sync(state)
 
 
-def _put(root: Path, state: Path, path: bytes, entry: Entry | None, perm: int | None) -> None:
-    """Make `path` be `entry` by one rename or unlink; nothing to do where it is already."""
-    target = paths.on_disk(root, path)
-    have = paths.read_entry(root, path)
-    if (have[0] if have else None) == entry and (
+def _put(root: Path, state: Path, change: Change, *, back: bool = False) -> None:
+    """Make a path be what it is before or after the change by one rename or unlink; nothing to do where it is already.
+
+    Raises:
+        EditedMeanwhile: it is neither, so somebody's edit would be lost.
+    """
+    entry, perm = (change.before, change.before_perm) if back else (change.after, change.after_perm)
+    target = paths.on_disk(root, change.path)
+    have = paths.present(root, change.path)
+    if have == entry and (
         entry is None or entry.mode == SYMLINK or perm is None or target.lstat().st_mode & 0o7777 == perm
     ):
         return
     if entry is None:
-        checkpoint("unlink")
-        target.unlink()
+        steps.checkpoint("unlink")
+        _expect(root, change)
+        target.unlink(missing_ok=True)
         return
-    data = _stored(state, entry)
+    data = statefolder.stored(state, entry.blob)
     if data is None:
-        raise ForkError(f"the bytes of {target} are missing in {state}", found=f"no blob {entry.blob}")
+        raise ForkError(
+            f"the bytes of {target} are missing in {state}",
+            found=f"no blob {entry.blob}",
+            expected="what the killed command had put there",
+            fix="the other way may still be open, revert instead of apply or apply instead of revert",
+        )
+    _make_folders(root, paths.parents(change.path))
     owner = target.lstat() if have else target.parent.stat()
-    temporary = state / STAGE / "next"
-    temporary.unlink(missing_ok=True)
+    temporary = state / STAGE / statefolder.NEXT
     temporary.parent.mkdir(exist_ok=True)
+    temporary.unlink(missing_ok=True)
     write_file(temporary, data, entry.mode, perm if perm is not None else journals.fresh_perm(entry.mode), owner)
-    checkpoint("rename")
+    steps.checkpoint("rename")
+    _expect(root, change)
     temporary.replace(target)
+
+
+def _expect(root: Path, change: Change) -> None:
+    # Looked at again, as late as can be: staging and its sync take long enough for an editor to save the file.
+    if paths.present(root, change.path) not in (change.before, change.after, None):
+        raise EditedMeanwhile(root, change.path)
 
 
 def _drop_bytecode(root: Path, changes: tuple[Change, ...]) -> None:
     for change in changes:
         for stale in pycache.stale_bytecode(paths.on_disk(root, change.path)):
-            checkpoint("bytecode")
+            steps.checkpoint("bytecode")
             stale.unlink(missing_ok=True)
 
 
@@ -246,92 +296,56 @@ def _remove_folders(root: Path, folders: tuple[bytes, ...]) -> None:
             full.rmdir()
 
 
-def _make_folders(root: Path, folders: tuple[bytes, ...]) -> None:
+def _make_folders(root: Path, folders: Sequence[bytes]) -> None:
     for folder in folders:
         full = paths.on_disk(root, folder)
         if not full.is_dir():
-            checkpoint("folder")
+            steps.checkpoint("folder")
             full.mkdir()
             if os.geteuid() == 0:
                 owner = full.parent.stat()
                 os.chown(full, owner.st_uid, owner.st_gid)
 
 
-def finish(root: Path, state: Path, journal: Journal) -> None:
+def finish(root: Path, state: Path, journal: Journal, progress: Progress) -> None:
     """Bring a change to its end; safe to run again from any point after the journal was written."""
-    _make_folders(root, journal.made)
     for change in journal.changes:
         check_parents(root, change.path)
-        _put(root, state, change.path, change.after, change.after_perm)
+        _put(root, state, change)
     _drop_bytecode(root, journal.changes)
     _check(root, journal)
-    checkpoint("lock")
+    steps.checkpoint("lock")
+    had = journal.old_lock.folders if journal.old_lock is not None else ()
     if journal.lock is None:
         (state / locks.NAME).unlink(missing_ok=True)
-        _remove_folders(root, journal.old_lock.folders if journal.old_lock is not None else ())
+        _remove_folders(root, had)
     else:
-        gone = set(journal.old_lock.folders if journal.old_lock is not None else ()) - set(journal.lock.folders)
-        _remove_folders(root, tuple(gone))
-        _replace(state / locks.NAME, locks.dump(journal.lock))
-    _clean(state, journal.lock)
+        _remove_folders(root, tuple(set(had) - set(journal.lock.folders)))
+        journals.replace_file(state / locks.NAME, locks.dump(journal.lock))
+    statefolder.end(state, journal.lock, progress)
 
 
-def undo(root: Path, state: Path, journal: Journal) -> None:
+def undo(root: Path, state: Path, journal: Journal, progress: Progress) -> None:
     """Put a tree back as it was before the change; safe to run again."""
     had = journal.old_lock.folders if journal.old_lock is not None else ()
-    _make_folders(root, had)
     for change in reversed(journal.changes):
         check_parents(root, change.path)
-        _put(root, state, change.path, change.before, change.before_perm)
+        _put(root, state, change, back=True)
     _drop_bytecode(root, journal.changes)
-    checkpoint("undo folders")
+    steps.checkpoint("undo folders")
     _remove_folders(root, tuple(set(journal.made) - set(had)))
     if journal.old_lock is not None:
-        checkpoint("undo lock")
-        _replace(state / locks.NAME, locks.dump(journal.old_lock))
+        steps.checkpoint("undo lock")
+        journals.replace_file(state / locks.NAME, locks.dump(journal.old_lock))
     else:
         (state / locks.NAME).unlink(missing_ok=True)
-    _clean(state, journal.old_lock)
+    statefolder.end(state, journal.old_lock, progress)
 
 
 def _check(root: Path, journal: Journal) -> None:
-    wrong = []
-    for change in journal.changes:
-        have = paths.read_entry(root, change.path)
-        if (have[0] if have else None) != change.after:
-            wrong.append(paths.show(change.path))
+    wrong = [paths.show(c.path) for c in journal.changes if paths.present(root, c.path) != c.after]
     if wrong:
         raise OSError(f"{', '.join(wrong[:3])} did not keep the bytes that were written")
-
-
-def drop_leftovers(state: Path, lock: locks.Lock | None) -> None:
-    """Delete what neither the lock nor a revert needs."""
-    keep = lock.pre_blobs() if lock is not None else set()
-    pre = state / PRE
-    if pre.is_dir():
-        for file in sorted(pre.iterdir()):
-            if file.name not in keep:
-                checkpoint("drop pre-image")
-                file.unlink(missing_ok=True)
-        if lock is None:
-            pre.rmdir()
-    for name in (locks.NAME, journals.NAME):
-        (state / f"{name}.new").unlink(missing_ok=True)
-    checkpoint("drop stage")
-    if (state / STAGE).exists():
-        shutil.rmtree(state / STAGE)
-
-
-def _clean(state: Path, lock: locks.Lock | None) -> None:
-    # The journal goes first: once a pre-image that only the other direction needs is gone, there is no way back.
-    checkpoint("end")
-    (state / journals.NAME).unlink(missing_ok=True)
-    checkpoint("clean")
-    drop_leftovers(state, lock)
-    if lock is None:
-        checkpoint("remove state")
-        (state / journals.IGNORE).unlink(missing_ok=True)
-        state.rmdir()
 
 
 def collect_data(*sources: Mapping[bytes, tuple[Entry, bytes] | None]) -> dict[str, bytes]:

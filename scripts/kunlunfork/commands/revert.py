@@ -21,9 +21,14 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, dry_run
     TREE is the fork tree you are in, if it is not named. Edits that were made since are never lost: the command
     refuses and lists them.
     """
+    from kunlunfork import cache
     from kunlunfork.apply import revert
+    from kunlunfork.store import Store
 
-    outcome = revert(target_of(tree, site_packages, python), dry_run=dry_run, progress=console)
+    # Needed only where a pre-image is lost; not made for that.
+    folder = cache.default().store
+    store = Store(folder) if folder.is_dir() else None
+    outcome = revert(target_of(tree, site_packages, python), dry_run=dry_run, progress=console, store=store)
     result = {
         "action": outcome.action,
         "dry_run": dry_run,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
@@ -28,11 +27,13 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
     from kunlunfork.store import Store
 
     found = target_of(tree, site_packages, python)
+    fork = console.find_content(repo)
     upstream = None
-    folders = cache.default()
-    if folders.store.is_dir():
-        upstream = status.upstream_of(found, Store(folders.store))
-    verdict = status.verify(found, console.find_content(repo), upstream)
+    try:
+        upstream = status.upstream_of(found, Store(cache.default().store), fork)
+    except ForkError as e:
+        console.warn(f"not compared with the release: {e.message}; {e.fix or e.found}")
+    verdict = status.verify(found, fork, upstream)
     for other in verdict.others[:20]:
         console.warn(f"not as released: {other}")
     if len(verdict.others) > 20:
@@ -45,7 +46,7 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
         error = ForkError(
             f"{found.root} is not the fork that was applied",
             details=verdict.problems,
-            fix=verdict.status.fix or f"kunlunfork revert {shlex.quote(str(found.root))}",
+            fix=verdict.fix,
         )
         console.refused(body, error, lambda: say(describe(error)))
         return error.exit_code
