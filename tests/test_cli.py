@@ -184,10 +184,45 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == shell, "what --shell prints can be read back"
+    assert {(s["value"], s["default"]) for s in body["result"]["switches"]} == {
+        (word, word) for word in ("on", "off", "auto")
+    }
     monkeypatch.setenv("KUNLUN_HOSTVEX", "0")
     code, body = as_json("switches", "--repo", REPO)
     assert code == errors.USER
     assert "KUNLUN_HOSTVEC" in body["error"]["details"][0]
+    assert body["error"]["fix"].endswith("unset KUNLUN_HOSTVEX")
+    monkeypatch.setenv("KUNLUN_KERNELS", "cuda")
+    assert as_json("switches")[1]["error"]["fix"].endswith("unset KUNLUN_HOSTVEX KUNLUN_KERNELS")
+
+
+@pytest.mark.parametrize(
+    ("given", "off", "implied"),
+    [
+        ({"KUNLUN_HOSTVEC": "0"}, {"HOSTVEC"}, {"HOSTVEC_POSTUPDATE", "POSTUPD3"}),
+        ({"KUNLUN_HOSTVEC_POSTUPDATE": "off"}, {"HOSTVEC_POSTUPDATE"}, {"POSTUPD3"}),
+        ({"KUNLUN_HOSTVEC": "no", "KUNLUN_POSTUPD3": "0"}, {"HOSTVEC", "POSTUPD3"}, {"HOSTVEC_POSTUPDATE"}),
+        ({"KUNLUN_POSTUPD3": "FALSE"}, {"POSTUPD3"}, set()),
+    ],
+)
+def test_switches_that_others_imply_are_left_to_them(given: dict[str, str], off: set[str], implied: set[str]) -> None:
+    def tool(environ: dict[str, str], *args: str, before: str = "") -> str:
+        line = f'{before}\nexec "$0" -m kunlunfork switches "$@"'
+        command = ["sh", "-euc", line, sys.executable, *args, "--repo", str(REPO)]
+        return subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, **environ}, check=True
+        ).stdout  # fmt: skip
+
+    lines = set(tool(given, "--shell").splitlines())
+    assert {x for x in lines if x.startswith("unset")} == {f"unset KUNLUN_{name}" for name in implied}
+    assert {x for x in lines if x.endswith("=0")} == {f"export KUNLUN_{n}=0" for n in {*off, "UPSTREAM_FIXES"}}
+    # Another environment is brought to the same.
+    text = "\n".join(sorted(lines))
+    assert tool({"KUNLUN_POSTUPD3": "1", "KUNLUN_HOSTVEC_POSTUPDATE": "1"}, before=text) == tool(given)
+    values = {line.split()[0]: line.split()[1] for line in tool(given).splitlines()[1:]}
+    assert {n for n, v in values.items() if v == "off"} == {
+        f"KUNLUN_{n}" for n in (*off, *implied, "UPSTREAM_FIXES")
+    }  # fmt: skip
 
 
 def test_lint_of_this_repository(base: Base) -> None:

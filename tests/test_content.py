@@ -41,6 +41,19 @@ def test_the_first_pin(content: Content) -> None:
         (f"size = {FACTS['size']}", 'size = "big"', "sdist_size: str, expected int"),
         ("[sdist]", "", "sdist_name: missing"),
         ("tag", "tag = [", "cannot be read"),
+        (f"size = {FACTS['size']}", "size = -1", "sdist_size"),
+        (f"size = {FACTS['size']}", "size = 0", "sdist_size"),
+        (f"size = {FACTS['size']}", "size = true", "sdist_size: bool, expected int"),
+        ('name = "', 'name = "../../', "sdist_name"),
+        ('name = "', 'name = "/tmp/', "sdist_name"),
+        ('name = "vllm-0.25.1.tar.gz"', 'name = "..tar.gz"', "sdist_name"),
+        ('name = "vllm-0.25.1.tar.gz"', 'name = "vllm\\n.tar.gz"', "sdist_name"),
+        ('name = "vllm-0.25.1.tar.gz"', 'name = ""', "sdist_name"),
+        ('tag = "v', 'tag = "--upload-pack=v', "tag"),
+        ('tag = "v', 'tag = "v 1', "tag"),
+        ('torch = "2', 'torch = "two', "torch"),
+        ('uploaded = "2026', 'uploaded = "26', "uploaded"),
+        (">=3.10", "at least 3.10", "requires_python"),
     ],
 )
 def test_a_wrong_pin_file_is_refused(old: str, new: str, says: str, small_content: Content) -> None:
@@ -49,6 +62,10 @@ def test_a_wrong_pin_file_is_refused(old: str, new: str, says: str, small_conten
     with pytest.raises(ForkError) as error:
         small_content.pin(VERSION)
     assert says in json.dumps(error.value.as_json())
+    code, body = as_json("lint", "--repo", small_content.root)
+    assert code == errors.USER
+    finding = next(f for f in body["result"]["findings"] if f["code"] == "pin")
+    assert says in finding["message"] and finding["file"] == str(file)
 
 
 def test_pins_are_in_the_order_of_versions(small_content: Content) -> None:
@@ -211,6 +228,15 @@ def test_without_any_pin(verb: str, small_content: Content, tmp_path: Path) -> N
     code, body = as_json(*verb.split(), "--repo", small_content.root, cwd=tmp_path)
     assert code == errors.USER
     assert "holds no pin" in body["error"]["message"]
+
+
+def test_lint_sees_a_folder_without_its_pin(small_content: Content) -> None:
+    shutil.copytree(small_content.patches / VERSION, small_content.patches / "0.26.0")
+    (small_content.patches / "0.26.0" / "pin.toml").unlink()
+    code, body = as_json("lint", "--repo", small_content.root)
+    assert code == errors.USER
+    found = {(f["code"], f["file"]) for f in body["result"]["findings"] if f["code"] == "pin"}
+    assert found == {("pin", str(small_content.patches / "0.26.0" / "pin.toml"))}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

