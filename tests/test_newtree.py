@@ -30,7 +30,7 @@ def settings(user_cache: Cache) -> Settings:
 
 
 def new(
-    content: Content, folder: Path, store: Store, settings: Settings, source: str = "pypi", dry_run: bool = False
+    content: Content, folder: Path, store: Store, settings: Settings, source: str | None = None, dry_run: bool = False
 ) -> newtree.Outcome:
     return make.new_or_update(content, VERSION, folder, source, store, settings, dry_run=dry_run)
 
@@ -55,7 +55,7 @@ def test_the_main_job(
     tree = tmp_path / "tree"
     outcome = new(content, tree, store, settings)
     assert outcome.action == "applied"
-    verdict = status.verify(target.of_tree(tree), content, status.upstream_of(target.of_tree(tree), store))
+    verdict = status.verify(target.of_tree(tree), content, status.upstream_of(target.of_tree(tree), store, content))
     assert verdict.problems == ()
     assert verdict.others == ()
     assert verdict.compared > base.files

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from kunlunfork import newtree, target
 from kunlunfork.apply import Outcome, apply_in_place
 from kunlunfork.content import Content
-from kunlunfork.errors import ForkError
+from kunlunfork.errors import USAGE, ForkError
 from kunlunfork.fork import load
 from kunlunfork.progress import Progress
-from kunlunfork.sources.base import Settings, obtain
+from kunlunfork.sources.base import PYPI, Settings, obtain
 from kunlunfork.status import compare, upstream_of
 from kunlunfork.store import Base, Store
 from kunlunfork.target import Target
@@ -22,7 +23,7 @@ def new_or_update(
     content: Content,
     version: str,
     tree: Path | None,
-    source: str,
+    source: str | None,
     store: Store,
     settings: Settings,
     *,
@@ -39,6 +40,7 @@ def new_or_update(
     if os.path.isdir(folder):  # noqa: PTH112  (never raises; what may not be read is refused below)
         folder = folder.resolve()  # an empty folder behind a link takes the tree itself
     if newtree.is_free(folder):
+        source = PYPI if source is None else source
         base = obtain(pin, source, folder, store, settings)
         if isinstance(base, Base):
             return newtree.create(fork, base, store, folder, dry_run=dry_run, progress=settings.progress)
@@ -53,6 +55,14 @@ def new_or_update(
             found=", ".join(sorted(p.name for p in folder.iterdir())[:5]),
             expected="a folder that is not there or empty, or a fork tree",
             fix=command(folder, "apply") if upstream else "name another folder",
+        )
+    if source is not None or settings.index_url is not None:
+        raise ForkError(
+            f"{folder} carries the fork already",
+            found="--source" if source is not None else "--index-url",
+            expected="neither: both say where a new tree comes from, and this one is only brought up to date",
+            fix=f"kunlunfork apply --vllm {version} {shlex.quote(str(folder))}",
+            exit_code=USAGE,
         )
     return apply_in_place(
         content, target.of_tree(folder), store, wanted=version, dry_run=dry_run, progress=settings.progress

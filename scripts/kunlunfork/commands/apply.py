@@ -43,15 +43,19 @@ def command(
     kunlunfork apply --vllm 0.25.1 TREE               the same in TREE; a fork tree there is brought up to date
     kunlunfork apply --in-place TREE                  an upstream tree that is already there
     kunlunfork apply --site-packages                  the vLLM installed in this interpreter
+
+    A dry run changes no tree; a release that is not in the cache yet is fetched into it all the same.
     """
     from kunlunfork import cache, make, target
-    from kunlunfork.sources.base import PYPI, Settings
+    from kunlunfork.sources.base import Settings
     from kunlunfork.store import Store
 
     check_site_packages(tree, site_packages, python)
     there = in_place or site_packages
     if there and source is not None:
         raise click.UsageError("--source makes a new tree; it does not go with --in-place or --site-packages")
+    if there and index_url is not None:
+        raise click.UsageError("--index-url is where a new tree comes from; this tree is already there")
     if in_place and site_packages:
         raise click.UsageError("--in-place and --site-packages exclude each other")
     if in_place and tree is None:
@@ -64,11 +68,11 @@ def command(
     if there:
         found = target.installed(python) if site_packages else target.of_tree(tree or Path())
         outcome = apply_in_place(fork, found, store, wanted=version, dry_run=dry_run, progress=console)
-        make.warn_differences(outcome, found, store, console)
+        make.warn_differences(outcome, found, store, fork, console)
     else:
         assert version is not None
         settings = Settings(folders, index_url, offline, console)
-        outcome = make.new_or_update(fork, version, tree, source or PYPI, store, settings, dry_run=dry_run)
+        outcome = make.new_or_update(fork, version, tree, source, store, settings, dry_run=dry_run)
     console.result(_result(outcome), lambda: _show(outcome))
 
 
