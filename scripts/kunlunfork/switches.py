@@ -58,11 +58,12 @@ def read(content: Content, version: str | None, environ: Mapping[str, str] = os.
     try:
         values = module.read(environ)
     except module.SwitchError as e:
+        names = dict.fromkeys(p.partition("=")[0].split()[0] for p in e.problems)
         raise ForkError(
             "this environment holds KUNLUN_* variables that the fork refuses",
             details=e.problems,
             expected=f"only {', '.join(row.name for row in module.table())}",
-            fix=f"correct them, or: unset {' '.join(dict.fromkeys(p.partition('=')[0].split()[0] for p in e.problems))}",
+            fix=f"correct them, or: unset {' '.join(names)}",
         ) from e
     return tuple(
         Switch(
