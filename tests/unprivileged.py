@@ -18,7 +18,7 @@ def unprivileged(folder: Path) -> Iterator[None]:
     temporary = Path(tempfile.gettempdir()).resolve()
     for parent in (folder.resolve(), *folder.resolve().parents):
         if parent != temporary and parent.is_relative_to(temporary):
-            parent.chmod(0o755)
+            parent.chmod(parent.stat().st_mode | 0o055)
     os.seteuid(65534)
     try:
         yield

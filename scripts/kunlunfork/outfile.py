@@ -8,15 +8,23 @@ from pathlib import Path
 
 from kunlunfork.errors import ForkError
 
+_EFFECTIVE = os.access in os.supports_effective_ids
 
-def check(file: Path) -> None:
-    """Refuse, before long work, a file that could not be written after it (raises `ForkError`)."""
+
+def check(file: Path, *, parents: bool = False) -> None:
+    """Refuse, before long work, a file that could not be written after it (raises `ForkError`).
+
+    With `parents` its folders will be made.
+    """
+    folder = file.absolute().parent
     try:
+        while parents and not os.path.lexists(folder):
+            folder = folder.parent
         if file.is_dir():
             found = "a folder"
-        elif not file.parent.is_dir():
-            found = f"{file.parent} is not a folder"
-        elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        elif not folder.is_dir():
+            found = f"{folder} is not a folder"
+        elif not os.access(file if file.exists() else folder, os.W_OK, effective_ids=_EFFECTIVE):
             found = os.strerror(errno.EACCES)
         else:
             return

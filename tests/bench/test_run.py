@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,47 @@ def test_nothing_stays_when_a_contender_fails(
 def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ForkError, match="cannot be written"):
         run.write(tmp_path / "no" / "file", {})
+
+
+def test_a_report_that_could_not_be_written_is_refused_first(
+    small_content: Content, user: Cache, tmp_path: Path
+) -> None:
+    for out in (tmp_path / "no" / "file", tmp_path):
+        done = _bench(small_content, user, "--rounds", "1", "--dir", tmp_path, "--out", out)
+        assert done.returncode == errors.USER
+        assert "cannot be written" in done.stderr
+        assert "warming up" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_nothing_stays_when_it_is_ended(
+    number: signal.Signals, small_content: Content, user: Cache, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "kunlunfork",
+            "bench",
+            "apply",
+            "--repo",
+            small_content.root,
+            "--offline",
+            "--dir",
+            work,
+        ],
+        env={**os.environ, ENV: str(user.root)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    for line in child.stderr:
+        if line.startswith("round 1"):
+            break
+    child.send_signal(number)
+    child.stderr.read()
+    assert child.wait() == errors.INTERRUPTED
+    assert list(work.iterdir()) == []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kunlunfork import fork as forks
 from kunlunfork.bench import contenders, machine, measure, report
@@ -52,7 +55,7 @@ def bench_apply(
             "overlay_hash": fork.overlay_hash,
             "machine": asdict(here),
         }
-        with tempfile.TemporaryDirectory(prefix=".kunlunfork-bench-", dir=folder) as name:
+        with _ended_politely(), tempfile.TemporaryDirectory(prefix=".kunlunfork-bench-", dir=folder) as name:
             field = contenders.Field(content, fork, sdist.resolve(), Path(name).resolve())
             steps = contenders.steps(field, quilt=here.quilt is not None)
             timed = measure.in_turns(
@@ -69,6 +72,23 @@ def bench_apply(
     about["missing"] = {} if here.quilt is not None else {"quilt": "not installed, so not measured"}
     verdicts = report.judge(timed)
     return report.as_json(timed, verdicts, about), timed, verdicts
+
+
+@contextlib.contextmanager
+def _ended_politely() -> Iterator[None]:
+    """Let a signal that ends this process end it as Ctrl-C does: some GB of trees would stay otherwise."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)  # the trees are being removed
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def write(file: Path, result: dict[str, Any]) -> None:

@@ -35,10 +35,12 @@ def apply_(
     programs kept busy meanwhile: with more than a few hundredths, measure again at a quiet time. Not soon after trees
     were deleted, either: on ext4 without a journal, new files are then slow for five minutes.
     """
-    from kunlunfork import cache
+    from kunlunfork import cache, outfile
     from kunlunfork.bench import report, run
     from kunlunfork.sources.base import Settings
 
+    if out is not None:
+        outfile.check(out)
     settings = Settings(cache.default(), index_url, offline, console)
     result, timed, verdicts = run.bench_apply(console.find_content(repo), version, rounds, folder, settings)
     if out is not None:

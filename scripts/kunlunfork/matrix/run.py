@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from kunlunfork import switches
+from kunlunfork import outfile, switches
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -53,10 +53,11 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
             cannot be collected, or the file of results cannot be written.
     """
     pin = content.pin(options.version)
+    out = options.out or _default_out(cache, options, pin.version)
+    outfile.check(out, parents=True)
     table = switches.read(content, pin.version, {})
     chosen = settings.settings(options.mode, settings.on_off(table))
     engine = environment.ensure(definition.load(content, pin.version, options.device), cache, options.python, progress)
-    out = options.out or _default_out(cache, options, pin.version)
     request = ops.Request(
         options.device, chosen, options.backends, options.processes, options.random, options.seed, options.expression
     )
