@@ -337,3 +337,59 @@ def test_two_processes_import_once(tmp_path: Path) -> None:
     children = [subprocess.Popen([sys.executable, "-c", code, path]) for _ in range(3)]
     assert [child.wait() for child in children] == [0, 0, 0]
     assert len(Store(path).bases()) == 1
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> tuple[Path, str]:
+    """A repository with the tag v1.0, and its commit."""
+    folder = tmp_path / 'upstream\'s "own"'
+    git.run(["init", "--quiet", folder])
+    (folder / "a.py").write_text("a")
+    git.run(["-C", folder, "add", "."])
+    git.run(["-C", folder, "commit", "--quiet", "-m", "one"])
+    git.run(["-C", folder, "tag", "v1.0"])
+    return folder, git.run(["-C", folder, "rev-parse", "HEAD"]).decode().strip()
+
+
+def test_a_repository_of_someone_else_is_taken_when_the_user_trusts_it(
+    own: Store, repository: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    folder, commit = repository
+    for full in (folder, *folder.rglob("*")):
+        os.chown(full, 1234, 1234)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+    def fetch() -> None:
+        own.fetch(folder.as_uri(), "v1.0", "1.0", commit, shown=folder.as_uri())
+
+    try:
+        fetch()
+    except ForkError as e:
+        assert "safe.directory" in (e.found or "")
+        assert e.fix == "trust it with the command that git names"
+    else:
+        pytest.skip("this git takes from anyone")
+    subprocess.run(["git", "config", "--global", "--add", "safe.directory", folder / ".git"], check=True)
+    (home / ".gitconfig").write_text((home / ".gitconfig").read_text() + "[core]\n\tautocrlf = true\n")
+    fetch()
+    assert [b.origin for b in own.bases()] == [commit]
+
+
+@pytest.mark.parametrize("links", [{"p": "d/..", "q": "p/../.."}, {"d2": "/etc"}, {"a": "b", "b": "a"}])
+def test_a_hostile_repository_is_refused(links: dict[str, str], own: Store, repository: tuple[Path, str]) -> None:
+    """A pin may know no more than nine digits of its commit."""
+    folder, _ = repository
+    for name, to in links.items():
+        (folder / name).symlink_to(to)
+    git.run(["-C", folder, "add", "."])
+    git.run(["-C", folder, "commit", "--quiet", "--amend", "-m", "two"])
+    git.run(["-C", folder, "tag", "--force", "v1.0"])
+    commit = git.run(["-C", folder, "rev-parse", "HEAD"]).decode().strip()
+    with pytest.raises(ForkError):
+        own.fetch(folder.as_uri(), "v1.0", "1.0", commit[:9], shown="upstream")
+    assert own.bases() == ()

@@ -12,13 +12,16 @@ import pytest
 from support import REPO
 
 from kunlunfork import cli, errors
+from kunlunfork.cache import Cache
 from kunlunfork.commands import matrix as command
+from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.matrix import environment, ops, run, selftest, settings
 from kunlunfork.matrix.cells import Cell, Run, summary
 from kunlunfork.matrix.environment import Engine
 from kunlunfork.matrix.faults import Fault
 from kunlunfork.matrix.run import Options, Result
+from kunlunfork.progress import Silent
 
 SHARED = Run("0.25.1", "cpu", "ops", 0, "5e" * 32, "0f" * 32, {}, "here")
 GOOD = Cell(SHARED, "t.py::test_bound[a:f-x]", "x", "passed", (1,), "a:f", "torch", "launchers:f", "all-on", ())
@@ -135,3 +138,15 @@ def test_env_can_be_pasted_whatever_the_folder_is_called(
     assert done.stdout == "/a b/$x/python|/a b/it's"
     assert cli.run(["matrix", "env", "--json"]) == errors.OK
     assert json.loads(capsys.readouterr().out)["result"]["versions"] == {"torch": "2.13.0"}
+
+
+def test_results_that_could_not_be_written_are_refused_before_anything_is_built(
+    content: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(*_: object) -> None:
+        raise AssertionError("built")
+
+    monkeypatch.setattr("kunlunfork.matrix.environment.ensure", built)
+    options = Options("0.25.1", "cpu", "ops", "all-on", ("torch",), None, 1, 0, 0, tmp_path, None)
+    with pytest.raises(ForkError, match="cannot be written"):
+        run.run(content, Cache(tmp_path / "cache"), options, Silent())
