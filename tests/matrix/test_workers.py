@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import REPO
 
 from kunlunfork.errors import ForkError
 from kunlunfork.matrix import workers
@@ -96,6 +97,45 @@ def test_tests_that_cannot_be_collected(tmp_path: Path, team: list[Worker]) -> N
         check_collected(team)
     assert e.value.details == ("why",)
     assert e.value.found == "exit code 2"
+
+
+@pytest.mark.parametrize(
+    ("expression", "collected"),
+    [
+        ("(((", None),
+        ("a and", None),
+        ("a or", None),
+        ("test_a", ["a"]),
+        ("not test_a", ["b"]),
+        ("no_such", []),
+        (None, ["a", "b"]),
+    ],
+)
+def test_an_expression_that_is_none_runs_nothing(
+    expression: str | None, collected: list[str] | None, tmp_path: Path, team: list[Worker]
+) -> None:
+    """With the real plugin in a real pytest: it once counted every test as chosen."""
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "test_bound.py").write_text("BACKENDS = DECLARED = ()\n")
+    (tests / "test_it.py").write_text(
+        f"from pathlib import Path\n\ndef test_a(): Path({str(tmp_path / 'ran')!r}).touch()\ntest_b = test_a\n"
+    )
+    engine = Engine(tmp_path, Path(sys.executable), tmp_path, tmp_path / "triton", {})
+    env = workers.environ(engine, (tests, REPO / "tests" / "parity"), {})
+    worker = Worker(("*",), tmp_path / "out.jsonl", tmp_path / "log")
+    team.append(worker)
+    start(worker, workers.command(engine, tests, ["-k", expression] if expression else []), env, tmp_path)
+    watch(team, lambda done: None, lambda: False)
+    if collected is None:
+        assert worker.collected is None and not (tmp_path / "ran").exists()
+        with pytest.raises(ForkError, match="cannot be collected") as e:
+            check_collected(team)
+        assert any("Wrong expression" in line for line in e.value.details)
+        return
+    check_collected(team)
+    assert [x["case"] for x in worker.collected or ()] == collected
+    assert len(worker.reports) == len(collected)
 
 
 def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ ONLY = set(os.environ["KUNLUN_MATRIX_ONLY"].split(","))
 # More of a message than this helps nobody, and results are kept.
 MESSAGE = 2000
 PARENT = os.getppid()
+_CHOSEN = pytest.StashKey[bool]()
 
 
 def _write(line: dict[str, Any]) -> None:
@@ -48,7 +49,16 @@ def _module(item: pytest.Item) -> str:
     return "*" if site is None else site.launcher.partition(":")[0]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    # pytest's own selection may refuse its -k; the list is then written nowhere, or every test would count as chosen.
+    outcome = yield
+    outcome.get_result()
+    _choose(config, items)
+    config.stash[_CHOSEN] = True
+
+
+def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     import test_bound
 
     def wanted(item: pytest.Item) -> bool:
@@ -68,7 +78,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    _write({"collected": [_describe(item) for item in session.items]})
+    if session.config.stash.get(_CHOSEN, False):
+        _write({"collected": [_describe(item) for item in session.items]})
 
 
 @pytest.hookimpl(hookwrapper=True)
