@@ -9,10 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import VERSION, apply, digest, state, undo
+from support import VERSION, apply, digest, follow, state, undo
 
-from kunlunfork import status, steps, target
+from kunlunfork import errors, make, status, steps, target
+from kunlunfork import journal as journals
+from kunlunfork.cache import Cache
 from kunlunfork.content import Content
+from kunlunfork.errors import ForkError
+from kunlunfork.progress import Silent
+from kunlunfork.sources.base import Settings
 from kunlunfork.store import Store
 
 
@@ -158,18 +163,96 @@ def _killed_before(wanted: str, work: Callable[[Path], object], tree: Path) -> N
         shutil.rmtree(trial)
 
 
-def test_files_edited_after_the_kill_are_not_overwritten(tree: Path, small_content: Content, store: Store) -> None:
-    _killed_before("rename", lambda t: apply(small_content, t, store), tree)
-    victim = tree / "vllm/v1/worker/gpu_worker.py"
-    victim.write_bytes(b"mine\n")
+@pytest.mark.parametrize("verb", ["apply", "update", "revert"])
+@pytest.mark.parametrize("then", ["apply", "revert"])
+@pytest.mark.parametrize("edit", ["a file", "two files", "a folder", "a pipe"])
+def test_files_edited_after_the_kill_are_not_overwritten(
+    verb: str, then: str, edit: str, tree: Path, small_content: Content, store: Store, tmp_path: Path
+) -> None:
+    pristine = digest(tree)
+    wanted = tmp_path / "wanted"
+    shutil.copytree(tree, wanted)
+    if verb != "apply":
+        apply(small_content, tree, store)
+    if verb == "update":
+        _newer(small_content)
+    apply(small_content, wanted, store)
+    _killed_before("rename", lambda t: undo(t) if verb == "revert" else apply(small_content, t, store), tree)
+    names = {p.path.decode() for p in journals.read(tree / ".kunlunfork").changes}  # type: ignore[union-attr]
+    victims = sorted(n for n in names if (tree / n).exists())[: 2 if edit == "two files" else 1]
+    for name in victims:
+        (tree / name).unlink()
+        if edit == "a folder":
+            (tree / name).mkdir()
+        elif edit == "a pipe":
+            os.mkfifo(tree / name)
+        else:
+            (tree / name).write_bytes(b"mine\n")
     found = state(tree, small_content)
     assert found.state == "interrupted"
-    assert found.edits == ("vllm/v1/worker/gpu_worker.py",)
-    with pytest.raises(Exception, match="edited since"):
-        undo(tree)
-    with pytest.raises(Exception, match="edited since"):
-        apply(small_content, tree, store)
-    assert victim.read_bytes() == b"mine\n"
+    assert found.edits == tuple(victims)
+    before = sorted((p.relative_to(tree).as_posix(), p.lstat().st_mode) for p in tree.rglob("*"))
+    with pytest.raises(ForkError, match="edited since") as error:
+        undo(tree) if then == "revert" else apply(small_content, tree, store)
+    assert error.value.exit_code == errors.CONFLICT
+    assert sorted((p.relative_to(tree).as_posix(), p.lstat().st_mode) for p in tree.rglob("*")) == before
+
+    follow(error.value.fix, tmp_path, small_content)
+    for name in victims:
+        mine = tree / f"{name}.mine"
+        assert not mine.is_file() or mine.read_bytes() == b"mine\n"
+        mine.rmdir() if mine.is_dir() else mine.unlink()
+        if not any(mine.parent.iterdir()):
+            mine.parent.rmdir()  # a folder of the fork, which stayed for what was moved away in it
+    assert digest(tree) == (pristine if then == "revert" else digest(wanted))
+    assert state(tree, small_content).state == ("upstream" if then == "revert" else "applied")
+
+
+@pytest.mark.parametrize("verb", ["apply", "revert"])
+def test_what_status_says_of_a_killed_command_is_what_mends_it(
+    verb: str, origin: Path, small_content: Content, store: Store, tmp_path: Path
+) -> None:
+    """Every fix that status gives is a command that can be pasted, whatever the tree's name."""
+    named = origin.rename(tmp_path / "a tree, with 'quotes' & [globs]")
+    if verb == "revert":
+        apply(small_content, named, store)
+    for step in range(0, 400, 7):
+        victim = named.with_name("a victim's [copy]")
+        shutil.copytree(named, victim)
+        name = _killed_at(step, lambda v=victim: undo(v) if verb == "revert" else apply(small_content, v, store))
+        found = state(victim, small_content)
+        if found.fix is not None:
+            # The command before the remark in parentheses.
+            follow(found.fix.partition(" (")[0], tmp_path, small_content)
+            assert state(victim, small_content).state in ("applied", "upstream"), (name, found.fix)
+        shutil.rmtree(victim)
+        if name is None:
+            return
+    pytest.fail("never came to its end")
+
+
+def test_apply_of_a_release_goes_on_where_a_revert_was_killed(
+    tree: Path, small_content: Content, store: Store, user_cache: Cache, tmp_path: Path
+) -> None:
+    """`apply --vllm V TREE` takes a tree with a killed command in it for the fork tree that it was."""
+    apply(small_content, tree, store)
+    applied = digest(tree)
+    settings = Settings(user_cache, None, True, Silent())
+    for step in range(400):
+        victim = tmp_path / "victim"
+        shutil.copytree(tree, victim)
+        name = _killed_at(step, lambda v=victim: undo(v))
+        if name is None or state(victim, small_content).state == "upstream":
+            with pytest.raises(ForkError, match="carries no fork") as error:
+                make.new_or_update(small_content, VERSION, victim, None, store, settings, dry_run=False)
+            follow(error.value.fix, tmp_path, small_content)
+        else:
+            make.new_or_update(small_content, VERSION, victim, None, store, settings, dry_run=False)
+        assert digest(victim) == applied, name
+        shutil.rmtree(victim)
+        if name is None:
+            return
+    pytest.fail("never came to its end")
 
 
 def test_a_dry_run_does_not_look_past_a_killed_command(tree: Path, small_content: Content, store: Store) -> None:

@@ -6,11 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kunlunfork import journal as journals
-from kunlunfork import lock as locks
 from kunlunfork import statefolder
 from kunlunfork.errors import ForkError
-from kunlunfork.journal import PLAIN_STATE, STAGE
+from kunlunfork.journal import PLAIN_STATE
 from kunlunfork.sources import tree as trees
 from kunlunfork.sources.tree import TreeInfo
 
@@ -29,8 +27,8 @@ def _states(folder: Path) -> list[Path]:
 
 
 def is_fork(folder: Path) -> bool:
-    """Whether a tree carries the fork, or what a killed command left of its work."""
-    return any(os.path.lexists(s / n) for s in _states(folder) for n in (locks.NAME, journals.NAME, STAGE))
+    """Whether a tree carries the fork, or something that a killed command left of it."""
+    return any(os.path.lexists(state) for state in _states(folder))
 
 
 def _of(info: TreeInfo) -> Target:
