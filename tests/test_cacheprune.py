@@ -44,6 +44,15 @@ def _cli(cache: Cache, *args: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def test_downloads_stay_where_the_store_is_damaged(content: Content, own: Cache) -> None:
+    """They are then the only copy."""
+    for pack in (own.store / "objects/pack").glob("*.pack"):
+        pack.unlink()
+    with pytest.raises(ForkError, match="is damaged"):
+        cachework.prune(content, own, everything=False, dry_run=False)
+    assert (own.downloads / SDIST).is_file()
+
+
 FOREIGN = ("thesis.tar.gz", "vllm.tar.gz", "notes.part", "vllm-fork/a.py", "other-0.25.1.tar.gz", "my.lock")
 
 

@@ -175,6 +175,9 @@ def _prune(content: Content, cache: Cache, dry_run: bool) -> tuple[list[str], in
                 freed += base.size
             else:
                 store.drop(base)
+    if not dry_run and store.is_there():
+        store.collect()  # before downloads go: where the store is damaged, they are what there is
+        freed += max(before - _size(store.path), 0)
     have = {pins[b.version].sdist_name for b in kept if b.kind == "sdist"}
     wanted = {p.sdist_name for p in pins.values()} - have
     for download in [] if cache.downloads.is_symlink() else _downloads(cache):
@@ -184,9 +187,6 @@ def _prune(content: Content, cache: Cache, dry_run: bool) -> tuple[list[str], in
             freed += download.size
             if not dry_run:
                 _unlink(download.path)
-    if not dry_run and store.is_there():
-        store.collect()
-        freed += max(before - _size(store.path), 0)
     return names, freed
 
 

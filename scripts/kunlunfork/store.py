@@ -131,7 +131,7 @@ class Store(Repository):
 
     def _failed(self, error: GitFailed) -> ForkError:
         """What a failure of git means: it does nothing here that can fail in a whole store."""
-        found = f"{error.message}: {error.found}"
+        found = f"{error.message}: " + "; ".join(dict.fromkeys((error.found or "").splitlines()))
         if error.returncode < 0 or _HINDERED.search(error.found or ""):
             return ForkError(
                 f"the store {self.path} cannot be used",
