@@ -221,6 +221,87 @@ def test_an_error_in_either_writer_stops_both_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["a[b]c*", "x" * 255, "\u6587" * 80, "a'b \"c"])
+def test_any_name_of_a_tree_is_swept(
+    name: str, small_content: Content, tmp_path: Path, store: Store, settings: Settings, upstream: Upstream
+) -> None:
+    source = upstream.write(tmp_path / "upstream")
+    tree = tmp_path / "parent" / name
+    child = os.fork()
+    if child == 0:
+        steps.checkpoint = lambda at: os.kill(os.getpid(), signal.SIGKILL) if at == "rename tree" else None
+        try:
+            new(small_content, tree, store, settings, str(source))
+        finally:
+            os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    (tree.parent / ".other.kunlunfork-0").mkdir()
+    assert new(small_content, tree, store, settings, str(source)).action == "applied"
+    assert sorted(tree.parent.iterdir()) == sorted([tree.parent / ".other.kunlunfork-0", tree])
+    assert status.read(target.of_tree(tree), small_content).state == "applied"
+
+
+@pytest.mark.parametrize("where", [".", "absolute", "link"])
+def test_the_current_folder_is_not_replaced(
+    where: str, small_content: Content, tmp_path: Path, store: Store, settings: Settings, upstream: Upstream,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    source = upstream.write(tmp_path / "upstream")
+    empty = tmp_path / "empty folder"
+    empty.mkdir()
+    (tmp_path / "link").symlink_to(empty)
+    monkeypatch.chdir(empty)
+    folder = {".": Path(), "absolute": empty, "link": tmp_path / "link"}[where]
+    with pytest.raises(ForkError, match="cannot become a fork tree") as error:
+        new(small_content, folder, store, settings, str(source))
+    assert error.value.found == "the current folder"
+    assert error.value.fix == f"name another, such as '{empty}/vllm-kunlun'"
+    assert list(Path.cwd().iterdir()) == []
+    assert new(small_content, Path("vllm-kunlun"), store, settings, str(source)).action == "applied"
+
+
+@pytest.mark.parametrize("name", ["site-packages", "dist-packages"])
+def test_a_name_that_every_later_command_would_refuse(
+    name: str, small_content: Content, tmp_path: Path, store: Store, settings: Settings, upstream: Upstream
+) -> None:
+    source = upstream.write(tmp_path / "upstream")
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    for make_it in (False, True):
+        if make_it:
+            (tmp_path / name).mkdir()
+        with pytest.raises(ForkError, match="cannot become a fork tree"):
+            new(small_content, tmp_path / name, store, settings, str(source))
+    with pytest.raises(ForkError, match="cannot become a fork tree"):
+        new(small_content, tmp_path / "link", store, settings, str(source))
+
+
+def test_places_that_no_tree_can_take(
+    small_content: Content, tmp_path: Path, store: Store, settings: Settings, upstream: Upstream
+) -> None:
+    source = upstream.write(tmp_path / "upstream")
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nothing")
+    for name in ("file", "file/x", "file/x/y", "dangling", "dangling/x", "x" * 256):
+        with pytest.raises(ForkError) as error:
+            new(small_content, tmp_path / name, store, settings, str(source))
+        assert "meanwhile" not in (error.value.found or "")
+        assert "cannot be" in error.value.message
+    with pytest.raises(ForkError, match="cannot become a fork tree") as error:
+        newtree._check_place(Path("/proc"))
+    assert error.value.found == "a mount point"
+
+
+def test_an_empty_folder_behind_a_link_becomes_the_tree(
+    small_content: Content, tmp_path: Path, store: Store, settings: Settings, upstream: Upstream
+) -> None:
+    source = upstream.write(tmp_path / "upstream")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert new(small_content, tmp_path / "link", store, settings, str(source)).root == tmp_path / "real"
+    assert (tmp_path / "link").is_symlink()
+    assert status.read(target.of_tree(tmp_path / "link"), small_content).state == "applied"
+
+
 def test_two_creations_of_one_tree(
     content: Content, tmp_path: Path, store: Store, base: Base, settings: Settings
 ) -> None:
@@ -270,7 +351,7 @@ def test_unknown_versions_get_the_nearest_pins(
     with pytest.raises(ForkError) as error:
         make.new_or_update(content, "0.25.2", tmp_path / "t", "pypi", store, settings, dry_run=False)
     assert "0.25.1" in (error.value.expected or "")
-    assert "kunlunfork rebase --onto 0.25.2 --from 0.25.1" in (error.value.fix or "")
+    assert "kunlunfork apply --vllm 0.25.1" in (error.value.fix or "")
     with pytest.raises(ForkError, match="is not a version"):
         make.new_or_update(content, "latest", tmp_path / "t", "pypi", store, settings, dry_run=False)
 

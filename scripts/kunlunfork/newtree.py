@@ -46,7 +46,7 @@ def is_free(folder: Path) -> bool:
         above = next(f for f in folder.parents if os.path.lexists(f))
         if not above.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, f"{above} is not a folder")
-        if os.path.lexists(folder) and any(folder.iterdir()):
+        if _there(folder) and any(folder.iterdir()):
             return False
     except OSError as e:
         raise ForkError(
@@ -54,6 +54,15 @@ def is_free(folder: Path) -> bool:
             fix="name another folder",
         ) from e  # fmt: skip
     _check_place(folder)
+    return True
+
+
+def _there(path: Path) -> bool:
+    """Like `os.path.lexists`, but a name that cannot be is an OSError."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
     return True
 
 
