@@ -307,7 +307,7 @@ def test_package_that_is_a_link(env: Env, tmp_path: Path) -> None:
     (env.site / "vllm").symlink_to(real / "vllm")
     with pytest.raises(ForkError, match="is a link") as e:
         find_installed(env.exe)
-    assert e.value.fix == f"kunlunfork apply --in-place {real}"
+    assert e.value.fix == f"name that tree instead: {real}"
 
 
 @pytest.mark.parametrize("zipped", [True, False])

