@@ -112,7 +112,8 @@ def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool,
     with _staging(folder) as staging:
         rest = {p: e for p, e in entries.items() if p not in touched}
         _fill_from_store(staging, store, list(rest.items()), progress)
-        _lay(staging, post)
+        with _shown_as(f"the {base.kind} of vLLM {base.version}", staging):
+            _lay(staging, post)
         _state(staging / PLAIN_STATE, lock, before)
         _verify(staging, lock)
     return outcome

@@ -34,6 +34,7 @@ HOSTILE = {
     "a link below a link": [_link("d", "e"), _link("d/x/y", ".."), _file("e/y")],
     "plainly out": [_link("kunlun", "../")],
     "deep": [_file("/".join("d" * 2500))],
+    "a long name": [_file("d/" + "n" * 256)],
     "long": [_file("/".join(["d" * 250] * 30))],
 }
 FINE = [

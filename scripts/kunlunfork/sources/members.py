@@ -9,6 +9,7 @@ from kunlunfork.paths import SYMLINK
 # Far above any vLLM release (12 folders deep), below what a system call takes and what a recursion can follow.
 MAX_DEPTH = 100
 MAX_PATH = 2000
+MAX_NAME = 255
 
 _MAX_LINKS = 40
 
@@ -32,6 +33,8 @@ class Checked:
         paths.check(path, where=self._where)
         if len(path) > MAX_PATH or path.count(b"/") >= MAX_DEPTH:
             raise self._hostile(f"{paths.show(path[:60])}... is {path.count(b'/')} folders deep")
+        if max(map(len, path.split(b"/"))) > MAX_NAME:
+            raise self._hostile(f"{paths.show(path[:60])}... has a name that no file system takes")
         if path in self._files:
             raise self._hostile(f"{paths.show(path)} is in it twice")
         if path in self._folders:
