@@ -124,6 +124,19 @@ def test_a_store_that_is_a_link_stays_one(tmp_path: Path) -> None:
     assert Store(tmp_path / "store.git").import_members("sdist", "1.0", "f" * 64, MEMBERS).files == len(MEMBERS)
 
 
+@pytest.mark.parametrize("place", ["store.git", "loop/store.git", "file/store.git"])
+def test_where_no_store_can_be(place: str, tmp_path: Path) -> None:
+    (tmp_path / "store.git").symlink_to("store.git")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("mine")
+    own = Store(tmp_path / place)
+    assert own.bases() == ()
+    own.delete()
+    with pytest.raises(ForkError, match="cannot be"):
+        own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def _packs(store: Path) -> list[Path]:
     packs = sorted((store / "objects/pack").glob("*.pack"))
     for pack in packs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -59,7 +60,7 @@ class Store(Repository):
 
     def __init__(self, path: Path) -> None:
         git.check_version()
-        super().__init__(path.resolve())
+        super().__init__(Path(os.path.realpath(path)))  # unlike resolve, it takes a loop of links as it is
 
     @property
     def _beside(self) -> tuple[Path, Path]:
