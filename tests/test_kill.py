@@ -222,8 +222,7 @@ def test_what_status_says_of_a_killed_command_is_what_mends_it(
         name = _killed_at(step, lambda v=victim: undo(v) if verb == "revert" else apply(small_content, v, store))
         found = state(victim, small_content)
         if found.fix is not None:
-            # The command before the remark in parentheses.
-            follow(found.fix.partition(" (")[0], tmp_path, small_content)
+            follow(found.fix, tmp_path, small_content)
             assert state(victim, small_content).state in ("applied", "upstream"), (name, found.fix)
         shutil.rmtree(victim)
         if name is None:

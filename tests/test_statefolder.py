@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import VERSION, apply, digest, state, undo
 
-from kunlunfork import errors, recovery, steps, target
+from kunlunfork import errors, recovery, status, steps, target
 from kunlunfork.apply import apply_in_place, revert
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -146,10 +147,10 @@ def test_a_change_that_is_complete_is_never_taken_back(
         except KeyboardInterrupt:
             assert fault is _interrupt
         monkeypatch.setattr(steps, "checkpoint", lambda name: None)
-        status = state(victim, small_content)
-        assert status.state in ("applied", "upstream", "leftover")
-        assert (status.lock is None) == (verb == "revert")
-        if status.state != "upstream":
+        after = state(victim, small_content)
+        assert after.state in ("applied", "upstream", "leftover")
+        assert (after.lock is None) == (verb == "revert")
+        if after.state != "upstream":
             undo(victim)
         assert digest(victim) == pristine, (verb, step)
         shutil.rmtree(victim)
@@ -273,35 +274,54 @@ def test_a_record_that_is_no_file_is_refused(
             work()
 
 
-@pytest.mark.parametrize("folder", ["pre", ""])
-def test_what_may_not_be_read_is_told(folder: str, content: Content, tree: Path, store: Store) -> None:
+_UNREADABLE = [
+    ".kunlunfork",
+    ".kunlunfork/pre",
+    ".kunlunfork/lock.json",
+    "vllm",
+    "vllm/v1",
+    "vllm/v1/worker/gpu/kunlun",
+]
+
+
+@pytest.mark.parametrize("name", _UNREADABLE)
+def test_what_may_not_be_read_is_told(name: str, content: Content, tree: Path, store: Store) -> None:
     """As another user."""
     if os.geteuid() != 0:
         pytest.skip("only root can become someone else")
     apply(content, tree, store)
     for parent in (tree, *tree.parents)[:4]:
         parent.chmod(0o755)
-    (tree / ".kunlunfork" / folder).chmod(0o700)
-    found = target.of_tree(tree)
+    (tree / name).chmod(0o700 if (tree / name).is_dir() else 0o600)
+    verbs: dict[str, Callable[[], object]] = {
+        "free": lambda: target.is_fork(tree),
+        "status": lambda: state(tree, content),
+        "verify": lambda: status.verify(target.of_tree(tree), content, None).problems,
+        "apply": lambda: apply(content, tree, store),
+        "revert": lambda: undo(tree),
+    }
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        ends = {}
         try:
             os.setgid(65534)
             os.setuid(65534)
-            from kunlunfork import status
-
-            try:
-                os.write(writer, "; ".join(status.verify(found, content, None).problems).encode())
-            except ForkError as e:
-                os.write(writer, f"{e.message}: {e.found}".encode())
+            for verb, work in verbs.items():
+                try:
+                    ends[verb] = str(work())
+                except ForkError as e:
+                    ends[verb] = f"{e.message}: {e.found}"
         finally:
+            os.write(writer, json.dumps(ends).encode())
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writer)
-    text = os.read(reader, 100_000)
-    os.close(reader)
-    assert b"Permission denied" in text
+    with os.fdopen(reader, "rb") as file:
+        ends = json.loads(file.read())
+    assert set(ends) == set(verbs)
+    told = {verb for verb, text in ends.items() if "Permission denied" in text}
+    assert told == set(verbs) - {"free"} - ({"status"} if name.endswith("pre") else set())
 
 
 def test_the_folder_hides_itself_whole_or_not_at_all(content: Content, tree: Path, store: Store) -> None:

@@ -213,7 +213,11 @@ def _prefix(folder: Path) -> str:
 
 def _sweep(folder: Path) -> None:
     """Remove what killed processes left while they made this tree; a live one holds a lock on its own."""
-    for old in folder.parent.iterdir():
+    try:
+        names = os.listdir(folder.parent)  # noqa: PTH208
+    except PermissionError:  # which does not keep a tree from being made there
+        return
+    for old in (folder.parent / name for name in names):
         if not old.name.startswith(_prefix(folder)) or old.is_symlink() or not old.is_dir():
             continue
         with contextlib.suppress(ForkError), transaction.exclusive(old):

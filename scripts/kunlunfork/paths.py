@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
+from typing import NoReturn
 
 from kunlunfork.errors import ForkError
 
@@ -169,7 +170,25 @@ def present(root: Path, path: bytes) -> Entry | None:
 def linked_folders(root: Path, files: Iterable[bytes]) -> list[bytes]:
     """Folders above these files that are symbolic links: what lies there lies elsewhere."""
     folders = {p for path in files for p in parents(path)}
-    return sorted(f for f in folders if on_disk(root, f).is_symlink())
+    return sorted(f for f in folders if os.path.islink(on_disk(root, f)))  # noqa: PTH114  (never raises)
+
+
+def walk(root: Path, top: str) -> Iterator[bytes]:
+    """Every file and link below the folder `top` of a tree, but for Python's bytecode.
+
+    Raises:
+        ForkError: a folder cannot be read.
+    """
+
+    def fail(e: OSError) -> NoReturn:
+        raise ForkError(f"{os.fsdecode(e.filename)} cannot be read", found=e.strerror or str(e)) from e
+
+    start = os.fsencode(root / top)
+    for folder, folders, names in os.walk(start, onerror=fail):
+        folders[:] = sorted(f for f in folders if f != b"__pycache__")
+        links = [f for f in folders if os.path.islink(os.path.join(folder, f))]  # noqa: PTH114, PTH118  (bytes)
+        for name in sorted([*names, *links]):
+            yield b"%s%s/%s" % (os.fsencode(top), folder[len(start) :], name)
 
 
 def parents(path: bytes) -> list[bytes]:

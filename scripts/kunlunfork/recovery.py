@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from kunlunfork import journal as journals
@@ -43,11 +42,10 @@ def _traces(root: Path, state: Path) -> list[bytes]:
     except OSError as e:
         raise ForkError(f"{state} cannot be read", found=e.strerror or str(e)) from e
     sizes = {size for size in staged.values() if size >= _TELLING}
-    for top, folders, names in os.walk(root / "vllm") if sizes else ():
-        folders.sort()
-        for full in (Path(top, name) for name in sorted(names)):
-            path = paths.from_disk(full.relative_to(root))
-            if full.lstat().st_size in sizes and (entry := paths.present(root, path)) and entry.blob in staged:
+    for path in paths.walk(root, "vllm") if sizes else ():
+        if paths.on_disk(root, path).lstat().st_size in sizes:
+            entry = paths.present(root, path)
+            if entry is not None and entry.blob in staged:
                 found.append(path)
     return found
 
@@ -71,7 +69,7 @@ def recover(root: Path, state: Path, *, command: str, progress: Progress) -> str
         if not leftover(root, state, lock):
             return None
         statefolder.tidy(state, lock, progress)
-        return "a command that was killed before it changed anything left files behind; they were removed"
+        return "a command that was killed before it changed anything, or after it was done, had left files behind"
     transaction.refuse_edited(root, journal, transaction.command(root, command))
     forward = (journal.verb == "revert") == (command == "revert")
     try:

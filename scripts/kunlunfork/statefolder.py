@@ -29,8 +29,8 @@ def check(state: Path) -> None:
         ForkError: as said, for `pre` and `stage` in it too.
     """
     for folder in (state, state / PRE, state / STAGE):
-        link = folder.is_symlink()
-        if not link and (folder.is_dir() or not os.path.lexists(folder)):
+        link = os.path.islink(folder)  # noqa: PTH114  (these never raise)
+        if not link and (os.path.isdir(folder) or not os.path.lexists(folder)):  # noqa: PTH112
             continue
         raise ForkError(
             f"{folder} is no folder of kunlunfork",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +60,8 @@ def _interrupted(target: Target, lock: Lock | None) -> Status | None:
     again = transaction.command(root, same)
     return Status(
         "interrupted", root, info.kind, info.version, lock, tuple(paths.show(p) for p in strangers),
-        f"{journal.verb} was killed after {done} of {total} files", None,
-        transaction.rescue(root, strangers, again) if strangers
-        else f"{again} ({transaction.command(root, other)} {ends})",
+        f"{journal.verb} was killed after {done} of {total} files; {transaction.command(root, other)} {ends} instead",
+        None, transaction.rescue(root, strangers, again) if strangers else again,
     )  # fmt: skip
 
 
@@ -231,11 +229,4 @@ def compare(
 
 def added(root: Path, known: Collection[bytes]) -> tuple[str, ...]:
     """Files in `vllm/` that nobody knows; Python's bytecode is not looked at."""
-    found = []
-    top = os.fsencode(root / "vllm")
-    for folder, folders, names in os.walk(top):
-        folders[:] = sorted(f for f in folders if f != b"__pycache__")
-        links = [f for f in folders if os.path.islink(os.path.join(folder, f))]  # noqa: PTH114, PTH118  (bytes)
-        inside = b"vllm" + folder[len(top) :]
-        found += [b"%s/%s" % (inside, name) for name in sorted([*names, *links])]
-    return tuple(f"{paths.show(path)} (added)" for path in found if path not in known)
+    return tuple(f"{paths.show(path)} (added)" for path in paths.walk(root, "vllm") if path not in known)

@@ -90,6 +90,8 @@ def check_parents(root: Path, path: bytes) -> None:
             st = parent.lstat()
         except FileNotFoundError:
             return
+        except OSError as e:
+            raise ForkError(f"{parent} cannot be read", found=e.strerror or str(e)) from e
         if parent.is_symlink():
             raise ForkError(
                 f"{parent} is a symbolic link",
