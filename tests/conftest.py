@@ -7,15 +7,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import advice
 import pytest
 from support import REPO, VERSION, Upstream
 
 from kunlunfork import cache
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
+from kunlunfork.errors import ForkError
+from kunlunfork.findings import Finding
 from kunlunfork.fork import load
 from kunlunfork.progress import Silent
 from kunlunfork.sources.base import Settings, release
+from kunlunfork.status import Status
 from kunlunfork.store import Base, Store
 
 
@@ -24,6 +28,41 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("GIT_", "KUNLUN_", "KUNLUNFORK_")) and name not in ("GIT_SSL_CAINFO", "KUNLUNFORK_CACHE"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder whose name must be quoted, wherever a command names it."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    return folder
+
+
+# What errors, findings and states advised since the last look.
+ADVICE: list[str] = []
+
+
+def _listen(kind: type) -> None:
+    made = kind.__init__
+
+    def init(self: object, *args: object, **kwargs: object) -> None:
+        made(self, *args, **kwargs)  # type: ignore[misc]
+        ADVICE.append(getattr(self, "fix", None) or "")
+
+    kind.__init__ = init  # type: ignore[misc]
+
+
+for _kind in (ForkError, Finding, Status):
+    _listen(_kind)
+
+
+@pytest.fixture(autouse=True)
+def _advice_can_be_followed() -> Iterator[None]:
+    """Every command that something of ours advises during a test is one that can be pasted."""
+    ADVICE.clear()
+    yield
+    for text in dict.fromkeys(ADVICE):
+        advice.check(text)
 
 
 @pytest.fixture(scope="session")

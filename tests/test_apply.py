@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -336,7 +337,7 @@ def test_a_lost_pre_image_that_the_store_lacks_names_a_command(
     pre.unlink()
     with pytest.raises(ForkError, match=r"pre-image of vllm/.* is lost") as error:
         revert(target.of_tree(tree), dry_run=False, progress=Silent(), store=Store(tmp_path / "empty"))
-    assert error.value.fix == f"kunlunfork apply --vllm {VERSION} {tree}-fresh"
+    assert error.value.fix == f"kunlunfork apply --vllm {VERSION} {shlex.quote(f'{tree}-fresh')}"
 
 
 def test_a_lost_lock_never_costs_the_pre_images(content: Content, tree: Path, store: Store) -> None:

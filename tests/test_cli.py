@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import advice
 import pytest
 from support import REPO, VERSION
 
@@ -19,7 +20,7 @@ JSON_KEYS = {"schema", "command", "ok", "result", "warnings", "error"}
 
 def run(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "NO_COLOR": "1"}
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "kunlunfork", *map(str, args)],
         capture_output=True,
         text=True,
@@ -27,6 +28,11 @@ def run(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProce
         env=env,
         check=False,
     )
+    for line in (done.stdout + done.stderr).splitlines():
+        name, _, text = line.strip().partition(": ")
+        if name in ("fix", "next"):
+            advice.check(text)
+    return done
 
 
 def as_json(*args: str | Path, cwd: Path | None = None) -> tuple[int, dict[str, Any]]:

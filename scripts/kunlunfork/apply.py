@@ -70,7 +70,7 @@ def pin_of(content: Content, info: TreeInfo, wanted: str | None) -> Pin:
         raise ForkError(
             f"{info.root} does not say which version of vLLM it is",
             expected="vllm/_version.py or a dist-info",
-            fix="name the release, with --vllm VERSION: kunlunfork pins lists them",
+            fix="name the release, with --vllm VERSION; those that there are: kunlunfork pins",
         )
     pin = content.pin(wanted or info.version or "")
     _check_release(content, info, pin, wanted)

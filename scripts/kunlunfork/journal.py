@@ -119,7 +119,7 @@ def read(state: Path) -> Journal | None:
             f"{file} is not a journal of kunlunfork",
             found=str(e) or "something that is no JSON",
             expected=f"schema {SCHEMA}, written by kunlunfork",
-            fix="restore the file, or take a fresh tree: kunlunfork pins lists the releases",
+            fix="restore the file, or take a fresh tree of a release that is listed by: kunlunfork pins",
         ) from e
     except OSError as e:
         raise ForkError(f"{file} cannot be read", found=e.strerror or str(e)) from e

@@ -147,7 +147,7 @@ def load_bytes(data: bytes, where: Path) -> Lock:
             f"{where} is not a lock of kunlunfork",
             found=str(e) or "something that is no JSON",
             expected=f"schema {SCHEMA}, written by kunlunfork",
-            fix="restore the file, or take a fresh tree: kunlunfork pins lists the releases",
+            fix="restore the file, or take a fresh tree of a release that is listed by: kunlunfork pins",
         ) from e
 
 

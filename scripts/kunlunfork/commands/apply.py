@@ -61,7 +61,7 @@ def command(
     if in_place and tree is None:
         raise click.UsageError("--in-place needs TREE")
     if not there and version is None:
-        raise click.UsageError("name the release: --vllm 0.25.1 (kunlunfork pins lists them)")
+        raise click.UsageError("name the release: --vllm 0.25.1 (see: kunlunfork pins)")
     fork = console.find_content(repo)
     folders = cache.default()
     store = Store(folders.store)

@@ -99,7 +99,7 @@ def _unpacking(archive: Path) -> str:
     """The command that makes a tree from an archive."""
     named = re.match(r"[A-Za-z_]+-(\d[\w.!]*)", archive.name.removesuffix(".tar.gz").removesuffix(".whl"))
     if named is None:
-        return "kunlunfork pins lists the releases; apply --vllm takes one of them, and --source this archive"
+        return "name one of the releases with --vllm, and this archive with --source; the releases: kunlunfork pins"
     return f"kunlunfork apply --vllm {named[1]} --source {shlex.quote(str(archive))}"
 
 

@@ -51,7 +51,7 @@ def members(wheel: Path, pin: Pin) -> Iterator[Member]:
             f"{wheel} is another version of vLLM",
             found=version,
             expected=pin.version,
-            fix="name a wheel of that version, or the wheel's own with --vllm (kunlunfork pins lists what there is)",
+            fix="name a wheel of that version, or the wheel's own with --vllm (see: kunlunfork pins)",
         )
     try:
         listed = read_record(record)
