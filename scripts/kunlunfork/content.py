@@ -89,7 +89,7 @@ def _is_clone(folder: Path) -> bool:
     return (
         os.path.isfile(folder / "scripts" / "kunlunfork" / "content.py")  # noqa: PTH113  (these never raise)
         and os.path.isdir(folder / "patches")  # noqa: PTH112
-        and not os.path.isdir(folder / "vllm")  # noqa: PTH112
+        and not os.path.isfile(folder / "vllm" / "__init__.py")  # noqa: PTH113
     )
 
 
