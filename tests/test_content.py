@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 from support import REPO, VERSION, apply, digest
 from test_cli import as_json, run
+from unprivileged import unprivileged
 
 from kunlunfork import content as contents
-from kunlunfork import errors, overlay, pins
+from kunlunfork import errors, overlay, pins, switches
+from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
+from kunlunfork.fork import load
+from kunlunfork.lintall import lint_pins
 from kunlunfork.store import Store
 
 FACTS = {
@@ -239,16 +244,39 @@ def test_lint_sees_a_folder_without_its_pin(small_content: Content) -> None:
     assert found == {("pin", str(small_content.patches / "0.26.0" / "pin.toml"))}
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-@pytest.mark.parametrize("name", ["", "patches", "overlay", f"patches/{VERSION}"])
-def test_content_that_may_not_be_read(name: str, small_content: Content) -> None:
-    folder = small_content.root / name
+@pytest.mark.parametrize(
+    "name", ["", "patches", "overlay", f"patches/{VERSION}", f"overlay/{VERSION}", f"patches/{VERSION}/pin.toml",
+             f"patches/{VERSION}/series", f"patches/{VERSION}/gpu-worker-runner.patch",
+             f"overlay/{VERSION}/vllm/v1/worker/gpu/model_runner_v2.py", SWITCHES],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", [0, 0o444])
+def test_content_that_may_not_be_read(name: str, mode: int, clone: Path) -> None:
+    if mode and not (clone / name).is_dir():
+        pytest.skip("a file that may be read")
+    (clone / SWITCHES).write_bytes((REPO / SWITCHES).read_bytes())
+    (clone / name).chmod(mode)
+    try:
+        with unprivileged(clone.parent), pytest.raises(ForkError) as error:
+            found = contents.find(clone)
+            switches.read(found, None, {})
+            load(found, VERSION)
+        assert error.value.exit_code == errors.USER
+        with unprivileged(clone.parent), contextlib.suppress(ForkError):
+            lint_pins(contents.find(clone), (VERSION,), Cache(clone.parent / "none"))
+    finally:
+        (clone / name).chmod(0o755)
+
+
+def test_lint_without_a_cache_that_may_be_read(clone: Path) -> None:
+    folder = clone.parent / "cache"
+    (folder / "store.git").mkdir(parents=True)
     folder.chmod(0)
     try:
-        for verb in ("pins", "switches", "lint"):
-            assert as_json(verb, "--repo", small_content.root)[0] == errors.USER
+        with unprivileged(clone.parent):
+            found = lint_pins(contents.find(clone), (VERSION,), Cache(folder))
     finally:
         folder.chmod(0o755)
+    assert {f.code for f in found} == {"skipped"}
 
 
 def _overlay(root: Path, layers: dict[str, dict[str, bytes]]) -> Path:

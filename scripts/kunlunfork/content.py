@@ -38,7 +38,7 @@ class Content:
 
     def versions(self) -> tuple[str, ...]:
         """The pins, oldest first."""
-        return tuple(v for v in pins.version_folders(self.patches) if (self.patches / v / "pin.toml").is_file())
+        return tuple(v for v in pins.version_folders(self.patches) if pins.is_there(self.patches / v / "pin.toml"))
 
     def newest(self) -> str:
         """The version of the newest pin (raises `ForkError` where there is none)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from kunlunfork import overlay, pins
@@ -23,11 +24,11 @@ def versions(content: Content) -> tuple[str, ...]:
 
 def lint_pins(content: Content, versions: Sequence[str], cache: Cache) -> tuple[Finding, ...]:
     """The findings of these pins, in their order (raises `ForkError` where one is named that is not there)."""
-    store = Store(cache.store) if cache.store.is_dir() else None
+    store = Store(cache.store) if os.path.isdir(cache.store) else None  # noqa: PTH112  (never raises)
     findings: list[Finding] = []
     for version in versions:
         folder = content.patches / version
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # noqa: PTH112
             folder = content.patches / content.pin(version).version
         try:
             pin = pins.load(folder / "pin.toml")

@@ -95,6 +95,17 @@ def load(path: Path) -> Pin:
     return Pin(**fields)
 
 
+def is_there(path: Path) -> bool:
+    """Whether a pin file is there (raises `ForkError` where that cannot be told)."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as e:
+        raise ForkError(f"{path} cannot be read", found=e.strerror or str(e)) from e
+    return True
+
+
 def version_folders(folder: Path) -> tuple[str, ...]:
     """The folders of `folder` that are named after releases, oldest first; () where it is not there.
 
