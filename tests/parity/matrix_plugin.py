@@ -53,9 +53,9 @@ def _module(item: pytest.Item) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     # pytest's own selection may refuse its -k; the list is then written nowhere, or every test would count as chosen.
     outcome = yield
-    outcome.get_result()
-    _choose(config, items)
-    config.stash[_CHOSEN] = True
+    if outcome.excinfo is None:
+        _choose(config, items)
+        config.stash[_CHOSEN] = True
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
