@@ -64,7 +64,11 @@ def test_apply_status_verify_revert_uninstall(python: Path) -> None:
     assert body["result"]["tree"] == str(site.resolve())
     assert as_json("apply", *here, "--repo", REPO)[1]["result"]["action"] == "unchanged"
     assert as_json("status", *here, "--repo", REPO)[1]["result"]["state"] == "applied"
-    assert as_json("verify", *here, "--repo", REPO)[0] == 0
+    assert as_json("verify", *here, "--repo", REPO)[1]["warnings"] == []
+    evil = site / "vllm" / "evil.py"
+    evil.touch()
+    assert as_json("verify", *here, "--repo", REPO)[1]["warnings"] == ["not as released: vllm/evil.py (added)"]
+    evil.unlink()
     _pip(python, "check")
 
     assert as_json("revert", *here)[0] == 0

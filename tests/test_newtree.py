@@ -286,6 +286,8 @@ def test_places_that_no_tree_can_take(
             new(small_content, tmp_path / name, store, settings, str(source))
         assert "meanwhile" not in (error.value.found or "")
         assert "cannot be" in error.value.message
+    with pytest.raises(ForkError, match="carries no fork"):
+        new(small_content, Path("/"), store, settings, str(source))
     with pytest.raises(ForkError, match="cannot become a fork tree") as error:
         newtree._check_place(Path("/proc"))
     assert error.value.found == "a mount point"

@@ -43,7 +43,7 @@ def is_free(folder: Path) -> bool:
         ForkError: a file or a dangling link is there or above, the folder cannot be read, or cannot be replaced.
     """
     try:
-        above = next(f for f in folder.parents if os.path.lexists(f))
+        above = next((f for f in folder.parents if os.path.lexists(f)), folder)
         if not above.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, f"{above} is not a folder")
         if _there(folder) and any(folder.iterdir()):

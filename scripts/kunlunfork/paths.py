@@ -116,9 +116,9 @@ def read_plain(file: Path) -> bytes:
     """
     st = file.lstat()
     if not stat.S_ISREG(st.st_mode):
-        raise _in_the_way(file, st.st_mode, "a regular file")
+        raise _in_the_way(file, st.st_mode, "a regular file", _RESTORE)
     if st.st_size > MAX_BYTES:
-        raise _too_large(file, st.st_size)
+        raise _too_large(file, st.st_size, _RESTORE)
     return file.read_bytes()
 
 
@@ -136,7 +136,7 @@ def read_entry(root: Path, path: bytes) -> tuple[Entry, bytes] | None:
         st = full.lstat()
         if stat.S_ISREG(st.st_mode):
             if st.st_size > MAX_BYTES:
-                raise _too_large(full, st.st_size)
+                raise _too_large(full, st.st_size, _away(full))
             data = full.read_bytes()
             return Entry(EXECUTABLE if st.st_mode & 0o100 else REGULAR, blob_id(data)), data
         if stat.S_ISLNK(st.st_mode):
@@ -146,7 +146,7 @@ def read_entry(root: Path, path: bytes) -> tuple[Entry, bytes] | None:
         return None
     except OSError as e:
         raise ForkError(f"{full} cannot be read", found=e.strerror or str(e)) from e
-    raise _in_the_way(full, st.st_mode, "a regular file, a symbolic link, or nothing")
+    raise _in_the_way(full, st.st_mode, "a regular file, a symbolic link, or nothing", _away(full))
 
 
 def present(root: Path, path: bytes) -> Entry | None:
@@ -197,15 +197,18 @@ def parents(path: bytes) -> list[bytes]:
     return [b"/".join(parts[:i]) for i in range(1, len(parts))]
 
 
-def _in_the_way(full: Path, mode: int, expected: str) -> ForkError:
+_RESTORE = "restore it, or take a fresh tree of a release that is listed by: kunlunfork pins"
+
+
+def _away(full: Path) -> str:
+    return f"mv -n {shlex.quote(str(full))} {shlex.quote(f'{full}.mine')}"
+
+
+def _in_the_way(full: Path, mode: int, expected: str, fix: str) -> ForkError:
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
-    return ForkError(
-        f"{full} is in the way",
-        found=kinds.get(stat.S_IFMT(mode), "a device, socket or pipe"),
-        expected=expected,
-        fix=f"move it away: mv -n {shlex.quote(str(full))} {shlex.quote(f'{full}.mine')}",
-    )
+    found = kinds.get(stat.S_IFMT(mode), "a device, socket or pipe")
+    return ForkError(f"{full} is in the way", found=found, expected=expected, fix=fix)
 
 
-def _too_large(full: Path, size: int) -> ForkError:
-    return ForkError(f"{full} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES} bytes")
+def _too_large(full: Path, size: int, fix: str) -> ForkError:
+    return ForkError(f"{full} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES} bytes", fix=fix)

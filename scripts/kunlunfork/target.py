@@ -23,7 +23,11 @@ class Target:
 
 
 def _states(folder: Path) -> list[Path]:
-    return [folder / PLAIN_STATE, *sorted(folder.glob("*.dist-info/kunlunfork"))]
+    try:
+        installed = sorted(folder.glob("*.dist-info/kunlunfork"))
+    except PermissionError:  # whoever names the tree is told; on the way up from the current folder it is just passed
+        installed = []
+    return [folder / PLAIN_STATE, *installed]
 
 
 def is_fork(folder: Path) -> bool:
