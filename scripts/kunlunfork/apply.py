@@ -23,7 +23,7 @@ from kunlunfork.paths import REGULAR, SYMLINK, Entry
 from kunlunfork.pins import Pin, public
 from kunlunfork.progress import Progress
 from kunlunfork.record import rewrite_record
-from kunlunfork.sources.tree import TreeInfo
+from kunlunfork.sources.tree import TreeInfo, git_state
 from kunlunfork.store import Store
 from kunlunfork.target import Target
 
@@ -297,6 +297,11 @@ def revert(target: Target, *, dry_run: bool, progress: Progress, store: Store | 
     Raises:
         ForkError: no fork tree, or files were edited since (exit 3).
     """
+    if target.state == git_state(target.root):
+        raise ForkError(
+            f"{target.root} is a git tree: the fork is in its history",
+            fix=f"git -C {shlex.quote(str(target.root))} switch --detach upstream",
+        )
     with transaction.exclusive(target.root):
         recovered = _recover(target, "revert", dry_run, progress)
         lock = locks.read(target.state)

@@ -23,6 +23,7 @@ VERBS = {
     "revert": "Take the fork off a tree again",
     "status": "Say what state a tree is in",
     "verify": "Compare a fork tree with its lock, byte for byte",
+    "export": "Bring the commits of a git tree back into patches and overlay",
     "pins": "List the upstream releases that the fork supports",
     "switches": "List the KUNLUN_* switches, or check the environment",
     "lint": "Check patches and overlay",
@@ -39,7 +40,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"kunlunfork.commands.{cmd_name}")
+        module = importlib.import_module(f"kunlunfork.commands.{cmd_name.replace('-', '_')}")
         command = module.command
         assert isinstance(command, click.Command)
         return command

@@ -120,8 +120,11 @@ def check_base(fork: Fork, base: Files, *, where: str) -> None:
         )
 
 
-def build(fork: Fork, base: Files) -> Files:
-    """What lies at each of `fork.touched` after the series and the overlay.
+Stage = dict[bytes, tuple[Entry, bytes]]
+
+
+def stages(fork: Fork, base: Files) -> tuple[Stage, ...]:
+    """The patched files that are there before the first patch and after each.
 
     Each patch is applied by git to an index that holds exactly the pre-images, then every result is compared with the
     blob id that the patch names: nothing is ever placed by its context alone. The repository is made for this: neither
@@ -131,6 +134,7 @@ def build(fork: Fork, base: Files) -> Files:
         ForkError: a patch does not give what it says.
     """
     current: dict[bytes, Entry] = {p: have[0] for p in sorted(fork.patched) if (have := base.get(p)) is not None}
+    found = [current]
     with scratch() as repository:
         repository.put(have[1] for p in current if (have := base[p]) is not None)
         known = {have[0].blob: have[1] for have in base.values() if have is not None}
@@ -141,9 +145,16 @@ def build(fork: Fork, base: Files) -> Files:
             current = _apply(patch, repository)
             for file in _last_of_each(patch.files):
                 _check_after(patch, file, current)
-        made = repository.read(current)
+            found.append(current)
+        every = {entry.blob: entry for stage in found for entry in stage.values()}
+        data = dict(zip(every, repository.blobs(list(every)), strict=True))
+    return tuple({path: (entry, data[entry.blob]) for path, entry in stage.items()} for stage in found)
+
+
+def build(fork: Fork, base: Files) -> Files:
+    """What lies at each of `fork.touched` after the series and the overlay (raises as `stages`)."""
     result: Files = dict.fromkeys(fork.touched)
-    for path, (entry, data) in made.items():
+    for path, (entry, data) in stages(fork, base)[-1].items():
         had = base.get(path)
         # A patch that says nothing of the mode leaves the one that is there (a checkout may have its own).
         keep = had is not None and path not in _mode_changes(fork)

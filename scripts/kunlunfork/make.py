@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
-from kunlunfork import newtree, target
+from kunlunfork import gittree, gitupdate, newtree, target
 from kunlunfork.apply import Outcome, apply_in_place
 from kunlunfork.content import Content
-from kunlunfork.errors import USAGE, ForkError
+from kunlunfork.errors import ForkError
 from kunlunfork.fork import load
 from kunlunfork.progress import Progress
 from kunlunfork.sources.base import PYPI, Settings, obtain
@@ -27,6 +26,7 @@ def new_or_update(
     store: Store,
     settings: Settings,
     *,
+    as_git: bool = False,
     dry_run: bool,
 ) -> Outcome:
     """Make TREE (default `./vllm-<version>-kunlun`), or update it if it is a fork tree of that version.
@@ -43,7 +43,15 @@ def new_or_update(
         source = PYPI if source is None else source
         base = obtain(pin, source, folder, store, settings)
         if isinstance(base, Base):
-            return newtree.create(fork, base, store, folder, dry_run=dry_run, progress=settings.progress)
+            return newtree.create(
+                fork, base, store, folder, as_git=as_git, clone=content.root if content.clone else None,
+                dry_run=dry_run, progress=settings.progress,
+            )  # fmt: skip
+        if as_git:
+            raise ForkError(
+                "a git tree starts from a release", found=f"--source {source}, which is no release in the store",
+                expected="the package index, an sdist, or git:URL-or-PATH", fix="leave --source away",
+            )  # fmt: skip
         return newtree.create_from_files(
             content, base, store, folder, source=source, wanted=pin.version, dry_run=dry_run,
             progress=settings.progress,
@@ -57,16 +65,25 @@ def new_or_update(
             fix=command(folder, "apply") if upstream else "name another folder",
         )
     if source is not None or settings.index_url is not None:
+        # No error: the same command twice is a no-op.
+        option = "--source" if source is not None else "--index-url"
+        settings.progress.warn(f"{folder} carries the fork already: {option} is for a new tree, and was not used")
+    found = target.of_tree(folder)
+    if as_git and not gittree.is_git_tree(found.root):
         raise ForkError(
-            f"{folder} carries the fork already",
-            found="--source" if source is not None else "--index-url",
-            expected="neither: both say where a new tree comes from, and this one is only brought up to date",
-            fix=f"kunlunfork apply --vllm {version} {shlex.quote(str(folder))}",
-            exit_code=USAGE,
-        )
-    return apply_in_place(
-        content, target.of_tree(folder), store, wanted=version, dry_run=dry_run, progress=settings.progress
-    )
+            f"{folder} is a fork tree without git", expected="a folder that is not there or empty",
+            fix="name another folder",
+        )  # fmt: skip
+    return bring_up_to_date(content, found, store, wanted=version, dry_run=dry_run, progress=settings.progress)
+
+
+def bring_up_to_date(
+    content: Content, found: Target, store: Store, *, wanted: str | None, dry_run: bool, progress: Progress
+) -> Outcome:
+    """Put the fork onto a tree that is there, in the way that its kind wants (raises as both ways do)."""
+    if gittree.is_git_tree(found.root):
+        return gitupdate.update(content, found, wanted=wanted, dry_run=dry_run)
+    return apply_in_place(content, found, store, wanted=wanted, dry_run=dry_run, progress=progress)
 
 
 def warn_differences(outcome: Outcome, tree: Target, store: Store, content: Content, progress: Progress) -> None:

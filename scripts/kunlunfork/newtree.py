@@ -16,10 +16,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
+from kunlunfork import exportfiles, gittree, paths, steps, transaction
 from kunlunfork import fork as forks
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import paths, steps, transaction
 from kunlunfork.apply import Outcome, apply_held, make_lock
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -86,8 +86,15 @@ def _check_place(folder: Path) -> None:
     )
 
 
-def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool, progress: Progress) -> Outcome:
+def create(
+    fork: Fork, base: Base, store: Store, folder: Path, *, as_git: bool = False, clone: Path | None = None,
+    dry_run: bool, progress: Progress,
+) -> Outcome:  # fmt: skip
     """Make the tree beside its place and move it there by one rename: it is whole or it is not there.
+
+    Args:
+        as_git: make it a git repository, see `gittree`.
+        clone: the clone that the fork comes from, which an export writes to.
 
     Raises:
         ForkError: the release is not as the patches expect (exit 3), the folder is taken, no space, no permission.
@@ -114,7 +121,12 @@ def create(fork: Fork, base: Base, store: Store, folder: Path, *, dry_run: bool,
         _fill_from_store(staging, store, list(rest.items()), progress)
         with _shown_as(f"the {base.kind} of vLLM {base.version}", staging):
             _lay(staging, post)
-        _state(staging / PLAIN_STATE, lock, before)
+        if as_git:
+            progress.note("making commits")
+            gittree.make(staging, fork, base, before, store)
+        _state(gittree.state(staging) if as_git else staging / PLAIN_STATE, lock, before)
+        if as_git:
+            exportfiles.save(gittree.state(staging), exportfiles.made_from(fork), clone)
         _verify(staging, lock)
     return outcome
 
@@ -285,7 +297,8 @@ def _lay(root: Path, post: Files) -> None:
 
 def _state(state: Path, lock: locks.Lock, before: Files) -> None:
     (state / PRE).mkdir(parents=True)
-    journals.hide(state)
+    if state.name == PLAIN_STATE:
+        journals.hide(state)
     keep = lock.pre_blobs()
     perm = journals.fresh_perm(paths.REGULAR)
     for blob, data in transaction.collect_data(before).items():

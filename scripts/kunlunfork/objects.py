@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,6 +66,24 @@ class Repository:
         blobs = self.blobs([entry.blob for entry in entries.values()])
         return {path: (entry, data) for (path, entry), data in zip(entries.items(), blobs, strict=True)}
 
+    def entries(self, tree: str, only: Sequence[bytes] = ()) -> dict[bytes, Entry]:
+        """The files of a tree; `only` these paths where given (a folder among them brings nothing).
+
+        Raises:
+            ForkError: the tree holds something that is no file or symbolic link (a submodule).
+        """
+        wanted = set(only)
+        found = {}
+        for line in self.git("ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0")[:-1]:
+            meta, _, path = line.partition(b"\t")
+            if wanted and path not in wanted:
+                continue
+            mode, kind, blob = meta.split()
+            if kind != b"blob":
+                raise ForkError(f"{paths.show(path)} of the upstream tree is a submodule", expected="a file")
+            found[path] = Entry(int(mode, 8), blob.decode())
+        return found
+
     def put(self, datas: Iterable[bytes]) -> None:
         """Store blobs."""
         stream = b"".join(b"blob\ndata %d\n%s\n" % (len(data), data) for data in datas)
@@ -73,13 +92,20 @@ class Repository:
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Repository]:
-    """A repository for the length of a block, made without starting git."""
+def scratch(objects: Path | None = None, attributes: str = git.ATTRIBUTES) -> Iterator[Repository]:
+    """A repository for the length of a block, made without starting git.
+
+    Args:
+        objects: the folder of another repository's objects, which are seen in this one.
+    """
     git.check_version()
     with tempfile.TemporaryDirectory(prefix="kunlunfork-") as name:
         folder = Path(name)
         for part in ("objects", "refs", "info"):
             (folder / part).mkdir()
         (folder / "HEAD").write_text("ref: refs/heads/main\n")
-        (folder / "info" / "attributes").write_text(git.ATTRIBUTES)
+        (folder / "info" / "attributes").write_text(attributes)
+        if objects is not None:
+            (folder / "objects" / "info").mkdir()
+            (folder / "objects" / "info" / "alternates").write_bytes(os.fsencode(objects) + b"\n")
         yield Repository(folder)

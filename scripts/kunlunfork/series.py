@@ -59,6 +59,30 @@ def _fault(folder: Path, name: str) -> tuple[str, str] | None:
     return None
 
 
+def is_plain(name: str) -> bool:
+    """Whether a patch may be called so."""
+    return name.endswith(SUFFIX) and "/" not in name and "\\" not in name and name[:1] != "." and name.isprintable()
+
+
+def rewrite(raw: bytes, names: Iterable[str]) -> bytes:
+    """A series with these names in this order; the comments above a name stay with it, those of a name that goes too.
+
+    Args:
+        raw: the series as it is, which `scan` finds nothing wrong with.
+    """
+    above: dict[str, list[bytes]] = {}
+    comments: list[bytes] = []
+    for line in raw.split(b"\n"):
+        text = line.decode("utf-8").strip()
+        if text and not text.startswith("#"):
+            above[text], comments = comments, []
+        else:
+            comments.append(line)
+    end = comments[:-1]  # the empty string after the last newline
+    lines = [line for name in names for line in (*above.get(name, []), name.encode("utf-8"))]
+    return b"".join(line + b"\n" for line in [*lines, *end])
+
+
 def scan(folder: Path) -> tuple[tuple[Name, ...], tuple[Problem, ...]]:
     """The names of `folder/series` that can be read, in order, and everything that is wrong with it."""
     file = folder / SERIES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from kunlunfork.lock import Lock
 from kunlunfork.paths import Entry
 from kunlunfork.pins import public
 from kunlunfork.record import read_record, verify_record
-from kunlunfork.sources.tree import TreeInfo
+from kunlunfork.sources.tree import TreeInfo, git_state
 from kunlunfork.store import Store
 from kunlunfork.target import Target
 
@@ -89,7 +90,9 @@ def read(target: Target, content: Content | None) -> Status:
     fork = _same_pin(content, lock)
     current = None if fork is None else (fork.series_hash, fork.overlay_hash) == (lock.series_hash, lock.overlay_hash)
     fix = None
-    if edits:
+    if edits and target.state == git_state(root):
+        fix = f"kunlunfork export {shlex.quote(str(root))}"
+    elif edits:
         fix = way_out(target, lock, endangered(root, lock, present(root, lock)), "apply")
     elif current is False:
         fix = transaction.command(root, "apply")

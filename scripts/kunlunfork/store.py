@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from kunlunfork.errors import ForkError
 from kunlunfork.filelocks import held
 from kunlunfork.git import GitFailed
 from kunlunfork.objects import Repository
-from kunlunfork.paths import SYMLINK, Entry
+from kunlunfork.paths import SYMLINK
 from kunlunfork.pins import Pin
 from kunlunfork.sources.archive import Member
 from kunlunfork.sources.members import Checked
@@ -308,21 +308,3 @@ class Store(Repository):
         with self._changing():
             for file in left:
                 file.unlink(missing_ok=True)
-
-    def entries(self, tree: str, only: Sequence[bytes] = ()) -> dict[bytes, Entry]:
-        """The files of a tree; `only` these paths where given (a folder among them brings nothing).
-
-        Raises:
-            ForkError: the tree holds something that is no file or symbolic link (a submodule).
-        """
-        wanted = set(only)
-        found = {}
-        for line in self.git("ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0")[:-1]:
-            meta, _, path = line.partition(b"\t")
-            if wanted and path not in wanted:
-                continue
-            mode, kind, blob = meta.split()
-            if kind != b"blob":
-                raise ForkError(f"{paths.show(path)} of the upstream tree is a submodule", expected="a file")
-            found[path] = Entry(int(mode, 8), blob.decode())
-        return found

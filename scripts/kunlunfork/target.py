@@ -27,7 +27,7 @@ def _states(folder: Path) -> list[Path]:
         installed = sorted(folder.glob("*.dist-info/kunlunfork"))
     except PermissionError:  # whoever names the tree is told; on the way up from the current folder it is just passed
         installed = []
-    return [folder / PLAIN_STATE, *installed]
+    return [folder / PLAIN_STATE, trees.git_state(folder), *installed]
 
 
 def is_fork(folder: Path) -> bool:

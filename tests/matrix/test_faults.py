@@ -46,7 +46,7 @@ def test_the_list_has_what_was_promised(content: Content) -> None:
     modules = {f.file for f in found}
     launchers = {p for p in faults.package(content, "0.25.1") if p.startswith("launchers/") and "__init__" not in p}
     assert launchers - modules == set()
-    # The public fork's bugs. B15, a placeholder without next_power_of_2, is a test of the placeholder (test_kunlun_runner).
+    # The public fork's bugs. B15, a placeholder without next_power_of_2, is in test_kunlun_runner.
     assert {f"B{n}" for n in range(1, 15)} <= {f.bug for f in found}
 
 

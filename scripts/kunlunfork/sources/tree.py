@@ -44,7 +44,15 @@ class TreeInfo:
 
 def state_dir(info: TreeInfo) -> Path:
     """The folder of the tree's lock, pre-images and journal; it need not exist."""
-    return info.root / ".kunlunfork" if info.dist_info is None else info.dist_info / "kunlunfork"
+    if info.dist_info is not None:
+        return info.dist_info / "kunlunfork"
+    inside = git_state(info.root)
+    return inside if inside.is_dir() else info.root / ".kunlunfork"
+
+
+def git_state(root: Path) -> Path:
+    """The state folder of a tree that `apply --git` made, which is what tells one."""
+    return root / ".git" / "kunlunfork"
 
 
 def read_tree(root: Path) -> TreeInfo:
@@ -72,7 +80,8 @@ def read_tree(root: Path) -> TreeInfo:
     packaged_name, packaged = _pkg_info(root)
     checkout = _there(root / ".git")
     if checkout and not _there(root / "vllm" / "_version.py"):
-        commit = _head(root)
+        # The commits of a git tree of ours are not upstream's.
+        commit = None if git_state(root).is_dir() else _head(root)
     kind: Kind = "checkout" if checkout else "sdist"
     return TreeInfo(root, "plain", None, packaged_name, version or packaged, commit, kind)
 

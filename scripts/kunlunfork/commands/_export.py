@@ -1,0 +1,86 @@
+"""What the verbs that write into the clone share."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from kunlunfork import content, errors, export, exportfiles, gittree, paths
+from kunlunfork.console import Console, describe
+from kunlunfork.content import Content
+from kunlunfork.errors import ForkError
+from kunlunfork.export import Plan
+
+
+def git_tree(tree: Path | None) -> Path:
+    """The git tree that is named, or the one around the current folder (raises `ForkError`)."""
+    from kunlunfork import target
+
+    found = target.find(tree)
+    if not gittree.is_git_tree(found.root):
+        raise ForkError(
+            f"{found.root} is no git tree",
+            expected="a tree that kunlunfork apply --git made",
+        )
+    return found.root
+
+
+def clone_for(console: Console, repo: Path | None, root: Path) -> Content:
+    """The clone that is written: named, around the current folder, or the one that the tree was made from.
+
+    Raises:
+        ForkError: there is none.
+    """
+    fork = console.find_content(repo)
+    # What the package itself brings, an editable installation's clone too, is nobody's choice.
+    if content.is_installed(fork) and repo is None and (known := exportfiles.clone(gittree.state(root))) is not None:
+        fork = console.find_content(known)
+    if not fork.clone:
+        raise ForkError(
+            "there is no clone to write to", found="the content inside the installed package",
+            expected="a clone of kunlunfork", fix="stand in a clone, or name it: --repo DIR",
+        )  # fmt: skip
+    return fork
+
+
+def finish(fork: Content, root: Path, planned: Plan, check: bool, console: Console) -> int:
+    """Carry a plan out, or with `check` only say what it would do."""
+    for warning in planned.warnings:
+        console.warn(warning)
+    if not check:
+        export.carry_out(fork, root, planned)
+    result: dict[str, Any] = {
+        "tree": str(root),
+        "clone": str(fork.root),
+        "version": planned.version,
+        "written": [paths.to_text(paths.from_disk(w.path)) for w in planned.writes if w.data is not None],
+        "deleted": [paths.to_text(paths.from_disk(w.path)) for w in planned.writes if w.data is None],
+        "patches": [patch.name for patch in planned.patches],
+        "notes": list(planned.notes),
+    }
+
+    def show() -> None:
+        would = "would be " if check else ""
+        for note in planned.notes:
+            print(note)
+        for write in planned.writes:
+            done = "deleted" if write.data is None else "written"
+            print(f"{paths.show(paths.from_disk(write.path))}: {would}{done}")
+        if not planned.writes:
+            print(f"{fork.root} has all that {root} has")
+
+    if not check or not planned.writes:
+        console.result(result, show)
+        return errors.OK
+    error = ForkError(
+        f"{fork.root} lacks what {root} has", found=f"{len(planned.writes)} files would be written or deleted",
+        fix=f"kunlunfork export {shlex.quote(str(root))}",
+    )  # fmt: skip
+
+    def show_error() -> None:
+        show()
+        print(describe(error))
+
+    console.refused(result, error, show_error)
+    return errors.USER

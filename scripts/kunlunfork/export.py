@@ -1,0 +1,258 @@
+"""From the commits of a git tree back to patches and overlay: what would be written, file by file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kunlunfork import exportfiles, exportoverlay, gittree, history, messages, patchwrite, paths, series, worktree
+from kunlunfork import fork as forks
+from kunlunfork.content import Content
+from kunlunfork.errors import CONFLICT, ForkError
+from kunlunfork.exportfiles import MadeFrom, Write
+from kunlunfork.fork import STAMP_PATH, Fork
+from kunlunfork.history import Group, History
+from kunlunfork.objects import Repository
+from kunlunfork.patchfile import Patch, parse_patch
+from kunlunfork.patchwrite import Draft, Effect
+from kunlunfork.paths import Entry
+
+# What lint wants of a patch and a commit may lack; said to the user.
+_DEFAULTS = (("Upstream-Status", "Pending"), ("Remove-When", "not said yet"))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an export would do. `notes` say what was decided, `warnings` what the user should look at."""
+
+    version: str
+    root: Path
+    writes: tuple[Write, ...]
+    patches: tuple[Patch, ...]
+    overlay: Mapping[bytes, Entry]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A group's part in the series."""
+
+    group: Group
+    effect: Effect
+
+
+def plan(
+    content: Content, root: Path, *, include_worktree: bool = False, title: str | None = None, own_layer: bool = False
+) -> Plan:
+    """What the commits of the git tree `root` make of patches/<pin> and overlay/<pin>.
+
+    Args:
+        include_worktree: take what is edited and not committed into the patch that changes the same file.
+        title: the same, as a new patch of this title.
+        own_layer: write edits of files that an older overlay layer ships into the pin's own layer.
+
+    Raises:
+        ForkError: the history is none of a fork (see `history.read`); a message that a header cannot hold; the result
+            would not give the files of HEAD, which is a fault of ours.
+    """
+    notes: list[str] = []
+    head = gittree.head(root)
+    history.check_idle(gittree.git_dir(root))
+    with gittree.reading(root) as repository:
+        found = history.read(repository, head, root)
+        fork = forks.load(content, found.version)
+        base = repository.entries(found.base.tree)
+        known = frozenset(base) | (fork.patched - frozenset(fork.overlay.files))
+        warnings = []
+        edited = worktree.edits(repository, root, head)
+        if edited and (include_worktree or title is not None):
+            head = worktree.commit(repository, found, edited, known, title)
+            found = history.read(repository, head, root)
+        elif edited:
+            takes = "--include-worktree takes it"
+            warnings.append(f"not committed, so not exported: {worktree.said(edited)} ({takes})")
+        changes, last, split = _split(repository, found, known)
+        notes += split
+        patches, more = _patches(repository, fork, base, changes)
+        warnings += more
+        overlay = {p: e for p, e in repository.entries(last).items() if p not in known and p != STAMP_PATH}
+        overlay = {p: e for p, e in overlay.items() if not any(p in c.effect for c in changes)}
+        _check_overlay(root, fork, found.groups)
+        result = dict(repository.read(overlay))
+        layers, reach = exportoverlay.plan(content, found.version, fork.overlay, result, own_layer=own_layer)
+        notes += reach
+        _check(replace(fork, patches=patches), repository, base, changes)
+    folder = Path("patches") / found.version
+    writes = (*_patch_writes(folder, fork, patches), *layers, *_series_writes(content, folder, fork, patches))
+    return Plan(found.version, root, writes, patches, overlay, tuple(notes), tuple(warnings))
+
+
+def _check_overlay(root: Path, fork: Fork, groups: Sequence[Group]) -> None:
+    if fork.overlay.files and not any(group.is_overlay for group in groups):
+        raise ForkError(
+            f"{root}: the commit of the overlay is gone",
+            found=f"no commit with the line `{messages.OVERLAY}`",
+            expected=f"it, or every file of overlay/{fork.pin.version} would be deleted",
+            fix="bring it back: git cherry-pick, from git reflog",
+            exit_code=CONFLICT,
+        )
+
+
+def _split(repository: Repository, found: History, known: frozenset[bytes]) -> tuple[list[_Change], str, list[str]]:
+    """Each group's part in the series; the last tree; what to say.
+
+    A file that upstream has, or that a patch makes of one, belongs to the series, any other to the overlay.
+    """
+    series_paths = set(known)
+    changes, notes = [], []
+    last = found.base.tree
+    for group in found.groups:
+        last = group.after
+        every = patchwrite.effect(repository, group.before, group.after)
+        every.pop(STAMP_PATH, None)
+        new = [p for p in every if p not in series_paths]
+        if new and any(now is None for p, (_, now) in every.items() if p in series_paths):
+            renamed = patchwrite.renames(repository, group.before, group.after, every)
+            series_paths.update(p for p in new if p in renamed and renamed[p] in series_paths)
+        own = {p: value for p, value in every.items() if p in series_paths}
+        if own:
+            changes.append(_Change(group, own))
+        if own and len(own) < len(every):
+            notes.append(f"commit {group.first.shown} changes patched files and overlay files: split")
+        if not every:
+            notes.append(f"commit {group.first.shown} changes nothing: left out")
+    return changes, last, notes
+
+
+def _patches(
+    repository: Repository, fork: Fork, base: Mapping[bytes, Entry], changes: Sequence[_Change]
+) -> tuple[tuple[Patch, ...], list[str]]:
+    kept = {patch.name: patch for patch in fork.patches}
+    was = _effects(fork, repository, base)
+    patches: list[Patch] = []
+    warnings: list[str] = []
+    names = _names([change.group for change in changes])
+    for change, name in zip(changes, names, strict=True):
+        group = change.group
+        text = group.text
+        missing = [field for field in _DEFAULTS if text.get(field[0]) is None]
+        if missing and not (name in kept and all(kept[name].header.get(field) is None for field, _ in missing)):
+            text = replace(text, fields=(*text.fields, *missing))
+            warnings.append(f"{name}: say {' and '.join(n for n, _ in missing)} at the end of the commit's message")
+        diff = patchwrite.diff(repository, group.before, group.after, change.effect)
+        draft = Draft(name, text, diff, f"commit {group.first.shown}")
+
+        def old(path: bytes, effect: Effect = change.effect) -> bytes:
+            entry = effect[path][0]
+            assert entry is not None
+            return next(repository.blobs([entry.blob]))
+
+        raw = patchwrite.write(
+            draft, old, kept.get(name), same_diff=was.get(name) == change.effect, version=fork.pin.version
+        )
+        patches.append(parse_patch(name, raw))
+    return tuple(patches), warnings
+
+
+def _effects(fork: Fork, repository: Repository, base: Mapping[bytes, Entry]) -> dict[str, Effect]:
+    """What each patch of the series as it is does to files, where it fits this upstream."""
+    here = repository.read({p: base[p] for p in fork.patched if p in base})
+    files: forks.Files = {p: here.get(p) for p in fork.touched}
+    found = forks.stages(fork, files)
+    effects = {}
+    for patch, was, now in zip(fork.patches, found[:-1], found[1:], strict=True):
+        before, after = ({p: e for p, (e, _) in stage.items()} for stage in (was, now))
+        pairs = {p: (before.get(p), after.get(p)) for p in {*before, *after}}
+        effects[patch.name] = {p: pair for p, pair in pairs.items() if pair[0] != pair[1]}
+    return effects
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    """A file name for each: that of its commit's line, else one made of its subject; each once."""
+    taken: set[str] = set()
+    names = []
+    for group in groups:
+        name = group.patch
+        if name is not None and not series.is_plain(name):
+            raise ForkError(
+                f"commit {group.first.shown} names a file that is none of the series", found=name,
+                expected=f"`{messages.PATCH}: NAME{series.SUFFIX}`", fix="reword the commit: git rebase -i upstream",
+            )  # fmt: skip
+        names.append(name if name is not None and name not in taken else "")
+        taken.add(names[-1])
+    for i, group in enumerate(groups):
+        if not names[i]:
+            names[i] = _fresh(group.text.subject, taken)
+            taken.add(names[i])
+    return names
+
+
+def _fresh(subject: str, taken: Iterable[str]) -> str:
+    stem = re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-")[:52].rstrip("-") or "patch"
+    name, count = f"{stem}{series.SUFFIX}", 1
+    while name in taken:
+        count += 1
+        name = f"{stem}-{count}{series.SUFFIX}"
+    return name
+
+
+def _check(fork: Fork, repository: Repository, base: Mapping[bytes, Entry], changes: Sequence[_Change]) -> None:
+    """Apply the patches that would be written, and compare with the commits."""
+    if list(_effects(fork, repository, base).values()) != [change.effect for change in changes]:
+        raise AssertionError("the exported series does not give the files of the commits")
+
+
+def _patch_writes(folder: Path, fork: Fork, patches: Sequence[Patch]) -> list[Write]:
+    old, new = ({p.name: p.raw for p in some} for some in (fork.patches, patches))
+    writes = [Write(folder / name, raw, None) for name, raw in new.items() if old.get(name) != raw]
+    return writes + [Write(folder / name, None, None) for name in old if name not in new]
+
+
+def _series_writes(content: Content, folder: Path, fork: Fork, patches: Sequence[Patch]) -> list[Write]:
+    names = [patch.name for patch in patches]
+    if names == [patch.name for patch in fork.patches]:
+        return []
+    raw = (content.root / folder / series.SERIES).read_bytes()
+    return [Write(folder / series.SERIES, series.rewrite(raw, names), None)]
+
+
+def carry_out(content: Content, root: Path, planned: Plan) -> None:
+    """Write the files of an export into the clone.
+
+    Raises:
+        ForkError: (exit 3) the clone has other files by now than the tree was made from; a file cannot be written.
+    """
+    state = gittree.state(root)
+    known = dict(exportfiles.load(state))
+    refuse_newer(content, root, planned, known)
+    exportfiles.write(content.root, planned.writes)
+    for each in planned.writes:
+        name = paths.to_text(paths.from_disk(each.path))
+        known.pop(name, None)
+        if each.blob is not None:
+            known[name] = each.blob
+    exportfiles.save(state, known, content.root)
+
+
+def refuse_newer(content: Content, root: Path, planned: Plan, made_from: MadeFrom) -> None:
+    """Refuse to write over files of the clone that are not what the tree was made from (`ForkError`, exit 3)."""
+    newer = []
+    for write in planned.writes:
+        if write.path.name == series.SERIES:
+            continue
+        have = exportfiles.blob_at(content.root / write.path)
+        if have not in (made_from.get(paths.to_text(paths.from_disk(write.path))), write.blob):
+            newer.append(f"{write.path}: {'changed' if have else 'deleted'} in the clone since")
+    if newer:
+        tree = shlex.quote(str(root))
+        raise ForkError(
+            f"{content.root} has changed since {root} was made from it; the export would lose that",
+            details=newer,
+            fix="in the clone, go back to the commit that the tree was made from (git switch), export there, and let "
+            f"git merge both; or make a new tree beside {tree} and git cherry-pick your commits",
+            exit_code=CONFLICT,
+        )
