@@ -27,6 +27,7 @@ VERBS = {
     "pins": "List the upstream releases that the fork supports",
     "switches": "List the KUNLUN_* switches, or check the environment",
     "lint": "Check patches and overlay",
+    "doctor": "Find what would keep the fork from running, and the fix",
     "matrix": "Measure that the fork computes what upstream computes",
     "cache": "Look after downloads and the store",
     "bench": "Measure the tool against git and quilt",

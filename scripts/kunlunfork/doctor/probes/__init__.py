@@ -1,0 +1,1 @@
+"""Programs for other interpreters: each runs by its path and imports nothing of kunlunfork."""

@@ -1,0 +1,65 @@
+"""Files of a vLLM tree as syntax trees: read, never imported."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+from kunlunfork import paths
+
+_MOST = 8 << 20  # bytes
+
+
+def read(root: Path, name: str) -> bytes | None:
+    """The bytes of a source file; None where it is not there or cannot be read."""
+    try:
+        file = root / name
+        return paths.read_plain(file) if file.stat().st_size <= _MOST else None
+    except OSError:
+        return None
+
+
+def parse(root: Path, name: str) -> ast.Module | None:
+    """A source file; None where it is not there or does not parse."""
+    data = read(root, name)
+    if data is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def assigned(module: ast.AST, name: str) -> ast.expr | None:
+    """What is assigned to a name anywhere in a module; the last one counts."""
+    found = None
+    for node in ast.walk(module):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target)) if (
+                target == name and node.value is not None
+            ):
+                found = node.value
+    return found
+
+
+def texts(node: ast.AST | None) -> tuple[str, ...]:
+    """All the text constants below a node, in order."""
+    if node is None:
+        return ()
+    return tuple(n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+
+
+def field_defaults(module: ast.Module, class_name: str) -> Mapping[str, object]:
+    """The fields of a class that have a literal as their default."""
+    found: dict[str, object] = {}
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            for item in node.body:
+                match item:
+                    case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=value)):
+                        found[name] = value
+    return found
