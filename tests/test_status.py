@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_a_folder_replaced_by_a_link_is_a_difference(
 
 
 def test_status_suggests_no_apply_that_would_be_refused(content: Content, tree: Path) -> None:
-    assert state(tree, content).fix == f"kunlunfork apply --in-place {tree}"
+    assert state(tree, content).fix == f"kunlunfork apply --in-place {shlex.quote(str(tree))}"
     file = tree / "vllm/_version.py"
     text = file.read_bytes()
     for old, new in ((VERSION.encode(), b"0.24.0"), (b"g752a3a504", b"gdeadbeef0")):
