@@ -11,6 +11,8 @@ from packaging.version import Version
 from kunlunfork.cli import cli
 
 TOOL = "kunlunfork"
+# What errors, findings and states advised since the test began; conftest.py listens.
+GIVEN: list[str] = []
 # Where a command ends in a sentence; a command is the last thing of its clause.
 _ENDS = ";()`\n"
 

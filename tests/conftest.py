@@ -38,16 +38,12 @@ def tmp_path(tmp_path: Path) -> Path:
     return folder
 
 
-# What errors, findings and states advised since the last look.
-ADVICE: list[str] = []
-
-
 def _listen(kind: type) -> None:
     made = kind.__init__
 
     def init(self: object, *args: object, **kwargs: object) -> None:
         made(self, *args, **kwargs)  # type: ignore[misc]
-        ADVICE.append(getattr(self, "fix", None) or "")
+        advice.GIVEN.append(getattr(self, "fix", None) or "")
 
     kind.__init__ = init  # type: ignore[misc]
 
@@ -59,9 +55,9 @@ for _kind in (ForkError, Finding, Status):
 @pytest.fixture(autouse=True)
 def _advice_can_be_followed() -> Iterator[None]:
     """Every command that something of ours advises during a test is one that can be pasted."""
-    ADVICE.clear()
+    advice.GIVEN.clear()
     yield
-    for text in dict.fromkeys(ADVICE):
+    for text in dict.fromkeys(advice.GIVEN):
         advice.check(text)
 
 

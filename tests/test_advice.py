@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from advice import check, commands
+from advice import GIVEN, check, commands
 from support import REPO
 
 from kunlunfork.errors import ForkError
@@ -58,10 +58,8 @@ def test_words_are_those_of_a_shell() -> None:
 
 def test_every_error_of_the_suite_is_looked_at() -> None:
     """The fixture would fail this very test, did it not take the advice back."""
-    from conftest import ADVICE
-
     ForkError("x", fix="kunlunfork no-such-verb")
-    assert ADVICE.pop() == "kunlunfork no-such-verb"
+    assert GIVEN.pop() == "kunlunfork no-such-verb"
 
 
 def test_the_help_and_the_readme_name_commands_that_exist() -> None:
