@@ -136,6 +136,22 @@ def test_local_edits_are_refused_with_the_list(
     assert state(tree, content).state == ("upstream" if verb == "revert" else "applied")
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_way_out_works_as_often_as_it_is_needed(
+    count: int, content: Content, tree: Path, store: Store, tmp_path: Path
+) -> None:
+    apply(content, tree, store)
+    victims = [tree / "vllm/v1/worker/gpu_worker.py", tree / "vllm/config/vllm.py"][:count]
+    for text in ("first", "second", "third"):
+        for victim in victims:
+            victim.write_text(text)
+        follow(state(tree, content).fix, tmp_path, content)
+        assert state(tree, content).state == "applied"
+    for victim in victims:
+        kept = sorted(victim.parent.glob(f"{victim.name}.mine*"))
+        assert [file.read_text() for file in kept] == ["first", "second", "third"]
+
+
 def _listing(tree: Path) -> list[tuple[str, int, int]]:
     return sorted((str(p), (st := p.lstat()).st_mode, st.st_size) for p in tree.rglob("*"))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -191,10 +192,13 @@ def command(root: Path, verb: str) -> str:
 
 def rescue(root: Path, files: Sequence[bytes], command: str) -> str:
     """The shell commands that move these files out of the way and then run `command`."""
-    names = [shlex.quote(str(paths.on_disk(root, p))) for p in files]
+    full = [str(paths.on_disk(root, p)) for p in files]
+    free = itertools.chain([".mine"], (f".mine{n}" for n in itertools.count(2)))
+    mine = next(end for end in free if not any(os.path.lexists(f + end) for f in full))
+    names = [shlex.quote(f) for f in full]
     if len(names) == 1:
-        return f"mv -n {names[0]} {names[0]}.mine && {command}"
-    return f'for f in {" ".join(names)}; do mv -n "$f" "$f.mine"; done; {command}'
+        return f"mv -n {names[0]} {names[0]}{mine} && {command}"
+    return f'for f in {" ".join(names)}; do mv -n "$f" "$f{mine}"; done; {command}'
 
 
 def os_error(root: Path, e: OSError, state: str) -> ForkError:
