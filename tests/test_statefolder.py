@@ -159,6 +159,44 @@ def test_a_change_that_is_complete_is_never_taken_back(
 
 
 @pytest.mark.parametrize("verb", ["apply", "update", "revert"])
+@pytest.mark.parametrize("then", ["apply", "revert"])
+def test_a_journal_that_cannot_be_removed_is_told_and_keeps_both_ways_open(
+    verb: str, then: str, small_content: Content, tree: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pristine = digest(tree)
+    if verb != "apply":
+        apply(small_content, tree, store)
+    if verb == "update":
+        _newer(small_content)
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "journal.json":
+            _broken_disk()
+        real(path, missing_ok)
+
+    progress = Silent()
+    found = target.of_tree(tree)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        if verb == "revert":
+            revert(found, dry_run=False, progress=progress)
+        else:
+            apply_in_place(small_content, found, store, wanted=None, dry_run=False, progress=progress)
+    assert len(progress.warnings) == 1
+    assert "the change is complete" in progress.warnings[0]
+    assert state(tree, small_content).state == "interrupted"
+    if then == "revert":
+        undo(tree)
+        assert digest(tree) == pristine
+    else:
+        apply(small_content, tree, store)
+        assert state(tree, small_content).state == "applied"
+        undo(tree)
+        assert digest(tree) == pristine
+
+
+@pytest.mark.parametrize("verb", ["apply", "update", "revert"])
 @pytest.mark.parametrize("fault", [_interrupt, _broken_disk])
 def test_a_fault_before_that_puts_everything_back(
     verb: str, fault: Callable[[], None], small_content: Content, tree: Path, store: Store, tmp_path: Path,

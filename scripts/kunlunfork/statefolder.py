@@ -153,7 +153,8 @@ def end(state: Path, lock: Lock | None, progress: Progress) -> None:
     try:
         journal.unlink(missing_ok=True)
     except OSError as e:
-        progress.warn(f"the change is complete, but {journal} cannot be removed ({e.strerror or e}): run it once more")
+        why = e.strerror or str(e)
+        progress.warn(f"the change is complete, but {journal} cannot be removed ({why}); run the command once more")
         return
     steps.checkpoint("clean")
     tidy(state, lock, progress)
