@@ -313,12 +313,16 @@ def test_the_work_tree_is_said_and_taken_only_when_asked(me: Author) -> None:
     assert planned.writes == ()
     [warning] = planned.warnings
     assert "gpu_worker.py" in warning and "extra.py" in warning and "--include-worktree" in warning
-    before = me.git("status", "--porcelain"), me.git("rev-parse", "HEAD")
+    before = me.git("status", "--porcelain"), me.git("rev-parse", "HEAD"), me.git("count-objects")
+    assert me.plan(include_worktree=True).writes
+    assert (me.git("status", "--porcelain"), me.git("rev-parse", "HEAD"), me.git("count-objects")) == before
     me.export(include_worktree=True)
     assert me.changed() == {
         f"overlay/{VERSION}/vllm/v1/worker/gpu/kunlun/extra.py", f"patches/{VERSION}/gpu-worker-runner.patch",
     }  # fmt: skip
-    assert (me.git("status", "--porcelain"), me.git("rev-parse", "HEAD")) == before, "the tree is only read"
+    assert me.git("status", "--porcelain") == "", "they are committed"
+    me.git("fsck", "--strict")
+    assert me.plan().writes == (), "so that the next export does not take them out again"
 
 
 def test_an_edit_that_belongs_to_no_patch_is_not_guessed(me: Author) -> None:
@@ -333,12 +337,6 @@ def test_an_edit_that_belongs_to_no_patch_is_not_guessed(me: Author) -> None:
     with pytest.raises(ForkError, match="belong to no patch") as error:
         me.plan(include_worktree=True)
     assert "Two" in error.value.details[0] and "One" in error.value.details[0]
-
-
-def test_a_title_makes_a_patch_of_the_edits(me: Author) -> None:
-    me.replace(STATES, b"import torch\n", b"import torch\nA = 1\n")
-    me.export(title="Add A to the states")
-    assert me.series()[-1] == "add-a-to-the-states.patch"
 
 
 def test_what_is_no_line_of_a_fork_is_refused(me: Author, tmp_path: Path) -> None:

@@ -96,6 +96,34 @@ def _read_base(
     return base, perms
 
 
+_Ahead = dict[bytes, tuple[tuple[Entry, bytes] | None, Entry | None]]
+
+
+def _ahead(fork: Fork, old: Lock, base: Files, store: Store) -> _Ahead:
+    """What somebody changed in a fork tree where only a newer fork changes it too, as after `new-patch`.
+
+    Returns:
+        By path: what upstream had there, and what is there now. Whether that is what the fork makes of it, the caller
+        compares.
+    """
+    wanted: dict[bytes, Entry | None] = dict.fromkeys(fork.added)
+    for patch in reversed(fork.patches):
+        for file in patch.files:
+            if file.old_path is not None and file.old_blob is not None:
+                wanted[file.old_path] = Entry(file.old_mode or REGULAR, file.old_blob)
+    found: _Ahead = {}
+    for path, pre in wanted.items():
+        value = base.get(path)
+        there = value[0] if value else None
+        if path in old.files or (there and there.blob) == (pre and pre.blob):
+            continue
+        if pre is None:
+            found[path] = (None, there)
+        elif (data := originals.from_store(store, pre.blob)) is not None:
+            found[path] = ((pre, data), there)
+    return found
+
+
 def _perm(root: Path, path: bytes) -> int:
     return paths.on_disk(root, path).lstat().st_mode & 0o7777
 
@@ -177,7 +205,7 @@ def _changes(target: Target, lock: Lock | None, old: Lock | None, have: Entries)
         new, was = (x.files.get(path) if x else None for x in (lock, old))
         pre = new or was
         assert pre is not None
-        before = have[path] if was else pre.pre
+        before = have.get(path, pre.pre)
         after = new.post if new else pre.pre
         if before == after:
             continue
@@ -196,9 +224,13 @@ def _with_mode(perm: int, mode: int) -> int:
 
 
 def apply_in_place(
-    content: Content, target: Target, store: Store, *, wanted: str | None, dry_run: bool, progress: Progress
-) -> Outcome:
+    content: Content, target: Target, store: Store, *, wanted: str | None, link: bool | None = None, dry_run: bool,
+    progress: Progress,
+) -> Outcome:  # fmt: skip
     """Put the fork onto a tree, or bring a fork tree of the same pin up to date.
+
+    Args:
+        link: overlay files become symbolic links into the clone, so that edits are live; None leaves it as it is.
 
     Raises:
         ForkError: another version, someone else's changes (exit 3), local edits (exit 3), a path that may not be
@@ -206,13 +238,22 @@ def apply_in_place(
     """
     with transaction.exclusive(target.root):
         recovered = _recover(target, "apply", dry_run, progress)
-        outcome = apply_held(content, target, store, wanted=wanted, dry_run=dry_run, progress=progress)
+        outcome = apply_held(content, target, store, wanted=wanted, link=link, dry_run=dry_run, progress=progress)
         return replace(outcome, recovered=recovered)
 
 
+def _linked(fork: Fork, old: Lock | None) -> bool:
+    """Whether a tree's overlay files are links into a clone."""
+    held = {} if old is None else old.files
+    plain = (path for path, file in fork.overlay.files.items() if file.entry.mode != SYMLINK)
+    posts = (held[path].post for path in plain if path in held)
+    return any(post is not None and post.mode == SYMLINK for post in posts)
+
+
 def apply_held(
-    content: Content, target: Target, store: Store, *, wanted: str | None, dry_run: bool, progress: Progress
-) -> Outcome:
+    content: Content, target: Target, store: Store, *, wanted: str | None, link: bool | None = None, dry_run: bool,
+    progress: Progress,
+) -> Outcome:  # fmt: skip
     """`apply_in_place` on a tree that the caller holds and that has no change under way."""
     pin = pin_of(content, target.info, wanted)
     old = locks.read(target.state)
@@ -224,18 +265,31 @@ def apply_held(
             fix=transaction.command(target.root, "revert"),
         )
     fork = forks.load(content, pin.version)
+    if _linked(fork, old) if link is None else link:
+        fork = forks.linked(fork, content)
+        if target.info.layout == "installed":
+            raise ForkError(
+                f"{target.root} is an installed vLLM, whose files are its own", expected="--link with a source tree",
+                fix="leave --link away",
+            )  # fmt: skip
     _check_layout(fork, target.info)
-    have: Entries = {}
-    if old is not None:
-        # Looked at once: what is refused, and what is changed, is the same.
-        have = edits.present(target.root, old)
-        edits.refuse(target, old, have, "apply")
+    # Looked at once: what is refused, and what is changed, is the same.
+    have: Entries = {} if old is None else edits.present(target.root, old)
     extra: frozenset[bytes] = frozenset()
     if target.info.dist_info is not None:
         extra = frozenset([paths.from_disk(target.info.dist_info.relative_to(target.root)) + b"/RECORD"])
     base, perms = _read_base(target, old, fork.touched | extra, store)
-    forks.check_base(fork, base, where=str(target.root))
-    post = forks.build(fork, base)
+    ahead = {} if old is None else _ahead(fork, old, base, store)
+    forks.check_base(fork, {**base, **{path: pre for path, (pre, _) in ahead.items()}}, where=str(target.root))
+    post = forks.build(fork, {**base, **{path: pre for path, (pre, _) in ahead.items()}})
+    after = {path: value[0] if value else None for path, value in post.items()}
+    if old is not None:
+        edits.refuse(target, old, have, "apply", after)
+        if any(after[path] != now for path, (_, now) in ahead.items()):
+            forks.check_base(fork, base, where=str(target.root))
+        base |= {path: pre for path, (pre, _) in ahead.items()}
+        perms |= {path: None for path, (pre, _) in ahead.items() if pre is None}
+        have = {**have, **{path: now for path, (_, now) in ahead.items()}}
     plan = make_lock(fork, target.info, base, post, perms, ())
     data = transaction.collect_data(base, post)
     if target.info.dist_info is not None:

@@ -37,13 +37,14 @@ def local_edits(root: Path, lock: Lock) -> list[str]:
     return found
 
 
-def endangered(root: Path, lock: Lock, have: Entries) -> list[bytes]:
+def endangered(root: Path, lock: Lock, have: Entries, after: Entries | None = None) -> list[bytes]:
     """What a change of the tree would lose: bytes that are neither the fork's nor upstream's; links for folders.
 
-    A missing file is no loss, and neither is one that is upstream's again.
+    A missing file is no loss, nor is one that is upstream's again, or that is as the change leaves it (`after`).
     """
+    after = after or {}
     return paths.linked_folders(root, lock.files) or [
-        path for path, held in lock.files.items() if have[path] not in (held.post, held.pre, None)
+        path for path, held in lock.files.items() if have[path] not in (held.post, held.pre, None, after.get(path))
     ]
 
 
@@ -56,9 +57,9 @@ def way_out(target: Target, lock: Lock, danger: Sequence[bytes], verb: str) -> s
     return rescue(target.root, danger, again) if danger else again
 
 
-def refuse(target: Target, lock: Lock, have: Entries, verb: str) -> None:
+def refuse(target: Target, lock: Lock, have: Entries, verb: str, after: Entries | None = None) -> None:
     """Refuse to lose edits (raises `ForkError` with the list, exit 3)."""
-    danger = endangered(target.root, lock, have)
+    danger = endangered(target.root, lock, have, after)
     if danger:
         raise ForkError(
             f"{target.root} has edits that {verb} would lose",

@@ -15,6 +15,7 @@ from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.exportfiles import MadeFrom, Write
 from kunlunfork.fork import STAMP_PATH, Fork
 from kunlunfork.history import Group, History
+from kunlunfork.messages import Text
 from kunlunfork.objects import Repository
 from kunlunfork.patchfile import Patch, parse_patch
 from kunlunfork.patchwrite import Draft, Effect
@@ -26,15 +27,18 @@ _DEFAULTS = (("Upstream-Status", "Pending"), ("Remove-When", "not said yet"))
 
 @dataclass(frozen=True)
 class Plan:
-    """What an export would do. `notes` say what was decided, `warnings` what the user should look at."""
+    """What an export would do. `notes` say what was decided, `warnings` what the user should look at.
+
+    `takes`: the id of the commit that takes what is edited in a git tree and not committed.
+    """
 
     version: str
     root: Path
     writes: tuple[Write, ...]
     patches: tuple[Patch, ...]
-    overlay: Mapping[bytes, Entry]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    takes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,50 +49,67 @@ class _Change:
     effect: Effect
 
 
-def plan(
-    content: Content, root: Path, *, include_worktree: bool = False, title: str | None = None, own_layer: bool = False
-) -> Plan:
+def plan(content: Content, root: Path, *, include_worktree: bool = False, own_layer: bool = False) -> Plan:
     """What the commits of the git tree `root` make of patches/<pin> and overlay/<pin>.
 
     Args:
         include_worktree: take what is edited and not committed into the patch that changes the same file.
-        title: the same, as a new patch of this title.
         own_layer: write edits of files that an older overlay layer ships into the pin's own layer.
 
     Raises:
-        ForkError: the history is none of a fork (see `history.read`); a message that a header cannot hold; the result
-            would not give the files of HEAD, which is a fault of ours.
+        ForkError: the history is none of a fork (see `history.read`); a message that a header cannot hold.
     """
-    notes: list[str] = []
     head = gittree.head(root)
     history.check_idle(gittree.git_dir(root))
     with gittree.reading(root) as repository:
-        found = history.read(repository, head, root)
-        fork = forks.load(content, found.version)
-        base = repository.entries(found.base.tree)
-        known = frozenset(base) | (fork.patched - frozenset(fork.overlay.files))
-        warnings = []
         edited = worktree.edits(repository, root, head)
-        if edited and (include_worktree or title is not None):
-            head = worktree.commit(repository, found, edited, known, title)
-            found = history.read(repository, head, root)
-        elif edited:
-            takes = "--include-worktree takes it"
-            warnings.append(f"not committed, so not exported: {worktree.said(edited)} ({takes})")
-        changes, last, split = _split(repository, found, known)
-        notes += split
-        patches, more = _patches(repository, fork, base, changes)
-        warnings += more
-        overlay = {p: e for p, e in repository.entries(last).items() if p not in known and p != STAMP_PATH}
-        overlay = {p: e for p, e in overlay.items() if not any(p in c.effect for c in changes)}
-        _check_overlay(root, fork, found.groups)
-        result = dict(repository.read(overlay))
-        layers, reach = exportoverlay.plan(content, found.version, fork.overlay, result, own_layer=own_layer)
-        notes += reach
-        _check(replace(fork, patches=patches), repository, base, changes)
+        if edited and include_worktree:
+            planned, head = make_plan(content, root, repository, head, edited, None, own_layer=own_layer)
+            return replace(planned, takes=head)
+        planned, _ = make_plan(content, root, repository, head, {}, None, own_layer=own_layer)
+    if edited:
+        warning = f"not committed, so not exported: {worktree.said(edited)} (--include-worktree takes it)"
+        planned = replace(planned, warnings=(warning, *planned.warnings))
+    return planned
+
+
+def make_plan(
+    content: Content, root: Path, repository: Repository, head: str, edited: Effect, new: Text | None, *,
+    own_layer: bool,
+) -> tuple[Plan, str]:  # fmt: skip
+    """What the commits up to `head`, and edits on top of them, make of patches and overlay.
+
+    Args:
+        repository: sees the commits and the blobs of the edits; may be written to.
+        new: what a new patch of the edits of upstream's files says; without, each joins the patch of its file.
+
+    Returns:
+        The plan, and the id of the last commit: of one that takes the edits, where there are any.
+
+    Raises:
+        ForkError: as `plan`.
+    """
+    notes: list[str] = []
+    found = history.read(repository, head, root)
+    fork = forks.load(content, found.version)
+    base = repository.entries(found.base.tree)
+    known = frozenset(base) | (fork.patched - frozenset(fork.overlay.files))
+    if edited:
+        head = worktree.commit(repository, found, edited, known, new)
+        found = history.read(repository, head, root)
+    changes, last, split = _split(repository, found, known)
+    notes += split
+    patches, warnings = _patches(repository, fork, base, changes)
+    overlay = {p: e for p, e in repository.entries(last).items() if p not in known and p != STAMP_PATH}
+    overlay = {p: e for p, e in overlay.items() if not any(p in c.effect for c in changes)}
+    _check_overlay(root, fork, found.groups)
+    result = dict(repository.read(overlay))
+    layers, reach = exportoverlay.plan(content, found.version, fork.overlay, result, own_layer=own_layer)
+    notes += reach
+    _check(replace(fork, patches=patches), repository, base, changes)
     folder = Path("patches") / found.version
     writes = (*_patch_writes(folder, fork, patches), *layers, *_series_writes(content, folder, fork, patches))
-    return Plan(found.version, root, writes, patches, overlay, tuple(notes), tuple(warnings))
+    return Plan(found.version, root, writes, patches, tuple(notes), tuple(warnings)), head
 
 
 def _check_overlay(root: Path, fork: Fork, groups: Sequence[Group]) -> None:
@@ -229,6 +250,15 @@ def carry_out(content: Content, root: Path, planned: Plan) -> None:
     state = gittree.state(root)
     known = dict(exportfiles.load(state))
     refuse_newer(content, root, planned, known)
+    if planned.takes is not None:
+        # Else the next export would find the edits in no commit, and take them out of the patches again.
+        with gittree.writing(root) as repository:
+            head = gittree.head(root)
+            edited = worktree.edits(repository, root, head)
+            _, head = make_plan(content, root, repository, head, edited, None, own_layer=False)
+            if head != planned.takes:
+                raise ForkError(f"files in {root} changed meanwhile", fix="run the command again")
+        gittree.advance(root, head)
     exportfiles.write(content.root, planned.writes)
     for each in planned.writes:
         name = paths.to_text(paths.from_disk(each.path))

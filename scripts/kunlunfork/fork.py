@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kunlunfork import overlay, patchrules, paths, series
@@ -28,9 +29,12 @@ Files = dict[bytes, tuple[Entry, bytes] | None]
 
 @dataclass(frozen=True)
 class Fork:
+    """`link`: in the tree, the overlay's files are symbolic links to where they lie."""
+
     pin: Pin
     patches: tuple[Patch, ...]
     overlay: Overlay
+    link: bool = False
 
     @cached_property
     def series_hash(self) -> str:
@@ -49,6 +53,10 @@ class Fork:
     def added(self) -> Mapping[bytes, tuple[Entry, bytes]]:
         """The overlay's files and the stamp."""
         files = {path: (file.entry, file.data) for path, file in self.overlay.files.items()}
+        if self.link:
+            for path, file in self.overlay.files.items():
+                data = os.fsencode(file.source.absolute())
+                files[path] = (Entry(SYMLINK, paths.blob_id(data)), data)
         stamp = (
             "# SPDX-License-Identifier: Apache-2.0\n"
             "# Written by `kunlunfork apply`: the fork that this tree carries.\n"
@@ -81,6 +89,16 @@ def load(content: Content, version: str) -> Fork:
             fix="move the edit into the overlay file; the patch is named by: kunlunfork lint",
         )
     return fork
+
+
+def linked(fork: Fork, content: Content) -> Fork:
+    """The same fork whose overlay is linked (raises `ForkError` where it lies inside the package, which may go)."""
+    if not content.clone:
+        raise ForkError(
+            "links lead into a clone, and there is none", found="the content inside the installed package",
+            fix="stand in a clone, or name it: --repo DIR",
+        )  # fmt: skip
+    return replace(fork, link=True)
 
 
 def check_base(fork: Fork, base: Files, *, where: str) -> None:
@@ -161,7 +179,7 @@ def build(fork: Fork, base: Files) -> Files:
         result[path] = (Entry(had[0].mode if keep and had else entry.mode, entry.blob), data)
     result.update(fork.added)
     for path, value in result.items():
-        if value is not None and value[0].mode == SYMLINK:
+        if value is not None and value[0].mode == SYMLINK and not (fork.link and path in fork.overlay.files):
             paths.check_symlink(path, value[1], where=f"the fork of vLLM {fork.pin.version}")
     return result
 

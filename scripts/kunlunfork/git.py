@@ -151,19 +151,23 @@ def _check_version(path: str | None) -> None:
         )
 
 
+def configured(name: str) -> list[bytes]:
+    """The values of a setting in the user's own configuration, not in that of a repository; none without git."""
+    env = {name: value for name, value in os.environ.items() if name in _KEPT or name == "XDG_CONFIG_HOME"}
+    try:
+        done = subprocess.run(
+            ["git", "config", "--null", "--get-all", name], cwd=os.sep, env=env, capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        return []
+    return done.stdout.split(b"\0")[:-1]
+
+
 @contextlib.contextmanager
 def trusted_folders() -> Iterator[dict[str, str]]:
     """An environment with the user's `safe.directory`, nothing else of the user's: git hears it from files only."""
-    env = {name: value for name, value in os.environ.items() if name in _KEPT or name == "XDG_CONFIG_HOME"}
-    done = subprocess.run(
-        ["git", "config", "--null", "--get-all", "safe.directory"],
-        cwd=os.sep,
-        env=env,
-        capture_output=True,
-        check=False,
-    )
     with tempfile.NamedTemporaryFile(prefix="kunlunfork-") as file:
-        for folder in done.stdout.split(b"\0")[:-1]:
+        for folder in configured("safe.directory"):
             escaped = folder.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
             file.write(b'[safe]\n\tdirectory = "%s"\n' % escaped)
         file.flush()

@@ -26,7 +26,7 @@ from kunlunfork.store import Base, Store
 APPLIED = "refs/kunlunfork/applied"
 UPSTREAM = "upstream"
 # Byte for byte, whatever the user's configuration is; diff and merge work as they do for anyone.
-_ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
+ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
 
 
 def state(root: Path) -> Path:
@@ -54,7 +54,7 @@ def make(root: Path, fork: Fork, base: Base, before: Files, store: Store) -> Non
     git.run(["init", "--quiet", "--template=", root])
     repository = Repository(root / ".git")
     (repository.path / "info").mkdir(exist_ok=True)
-    (repository.path / "info" / "attributes").write_text(_ATTRIBUTES)
+    (repository.path / "info" / "attributes").write_text(ATTRIBUTES)
     (repository.path / "info" / "exclude").write_text(f"/{STAMP_PATH.decode()}\n__pycache__/\n/*.egg-info/\n")
     packed = store.git(
         "-c", "core.compression=1", "pack-objects", "--quiet", "--revs", "--stdout", "--window=0",
@@ -139,8 +139,31 @@ def git_dir(root: Path) -> Path:
 def reading(root: Path) -> Iterator[Repository]:
     """A repository for the length of a block that sees the objects of a git tree's, which is only read."""
     common = _git(root, "rev-parse", "--path-format=absolute", "--git-common-dir").removesuffix(b"\n")
-    with scratch(Path(os.fsdecode(common)) / "objects", _ATTRIBUTES) as repository:
+    with scratch(Path(os.fsdecode(common)) / "objects", ATTRIBUTES) as repository:
         yield repository
+
+
+@contextlib.contextmanager
+def writing(root: Path) -> Iterator[Repository]:
+    """The same, whose objects stay in the git tree."""
+    with reading(root) as repository:
+        yield repository
+        names = [file for file in (repository.path / "objects").rglob("*") if file.is_file() and len(file.name) == 38]
+        common = Path((repository.path / "objects" / "info" / "alternates").read_text().strip())
+        for file in names:
+            target = common / file.parent.name / file.name
+            target.parent.mkdir(exist_ok=True)
+            if not target.exists():
+                shutil.copy2(file, target)
+
+
+def advance(root: Path, commit: str) -> None:
+    """Move the branch on to a commit whose files are those in the work tree already."""
+    _git(root, "update-ref", "-m", "kunlunfork export --include-worktree", "HEAD", commit)
+    _git(root, "read-tree", commit)
+    # Exit status 1 where a file was edited since.
+    with contextlib.suppress(git.GitFailed):
+        _git(root, "update-index", "-q", "--refresh")
 
 
 def worktree(root: Path, repository: Repository) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kunlunfork import fork as forks
 from kunlunfork import gittree, gitupdate, newtree, target
 from kunlunfork.apply import Outcome, apply_in_place
 from kunlunfork.content import Content
@@ -27,6 +28,7 @@ def new_or_update(
     settings: Settings,
     *,
     as_git: bool = False,
+    link: bool | None = None,
     dry_run: bool,
 ) -> Outcome:
     """Make TREE (default `./vllm-<version>-kunlun`), or update it if it is a fork tree of that version.
@@ -44,8 +46,8 @@ def new_or_update(
         base = obtain(pin, source, folder, store, settings)
         if isinstance(base, Base):
             return newtree.create(
-                fork, base, store, folder, as_git=as_git, clone=content.root if content.clone else None,
-                dry_run=dry_run, progress=settings.progress,
+                forks.linked(fork, content) if link else fork, base, store, folder, as_git=as_git,
+                clone=content.root if content.clone else None, dry_run=dry_run, progress=settings.progress,
             )  # fmt: skip
         if as_git:
             raise ForkError(
@@ -53,7 +55,7 @@ def new_or_update(
                 expected="the package index, an sdist, or git:URL-or-PATH", fix="leave --source away",
             )  # fmt: skip
         return newtree.create_from_files(
-            content, base, store, folder, source=source, wanted=pin.version, dry_run=dry_run,
+            content, base, store, folder, source=source, wanted=pin.version, link=link, dry_run=dry_run,
             progress=settings.progress,
         )  # fmt: skip
     if not target.is_fork(folder):
@@ -74,16 +76,24 @@ def new_or_update(
             f"{folder} is a fork tree without git", expected="a folder that is not there or empty",
             fix="name another folder",
         )  # fmt: skip
-    return bring_up_to_date(content, found, store, wanted=version, dry_run=dry_run, progress=settings.progress)
+    return bring_up_to_date(
+        content, found, store, wanted=version, link=link, dry_run=dry_run, progress=settings.progress
+    )
 
 
 def bring_up_to_date(
-    content: Content, found: Target, store: Store, *, wanted: str | None, dry_run: bool, progress: Progress
-) -> Outcome:
+    content: Content, found: Target, store: Store, *, wanted: str | None, link: bool | None = None, dry_run: bool,
+    progress: Progress,
+) -> Outcome:  # fmt: skip
     """Put the fork onto a tree that is there, in the way that its kind wants (raises as both ways do)."""
     if gittree.is_git_tree(found.root):
+        if link:
+            raise ForkError(
+                f"{found.root} is a git tree, whose overlay files are in its commits",
+                fix="leave --link away; edits go back by: kunlunfork export",
+            )
         return gitupdate.update(content, found, wanted=wanted, dry_run=dry_run)
-    return apply_in_place(content, found, store, wanted=wanted, dry_run=dry_run, progress=progress)
+    return apply_in_place(content, found, store, wanted=wanted, link=link, dry_run=dry_run, progress=progress)
 
 
 def warn_differences(outcome: Outcome, tree: Target, store: Store, content: Content, progress: Progress) -> None:

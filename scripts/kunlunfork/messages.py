@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime, parsedate_to_datetime
 
+from kunlunfork import git
 from kunlunfork.errors import ForkError
 from kunlunfork.patchfile import Patch, message_conflict
 from kunlunfork.patchheader import parse_header
@@ -70,6 +72,19 @@ def of_patch(patch: Patch, version: str) -> Text:
     fields = (*head.fields, (PATCH, patch.name), (PIN, version))
     text = Text(_clean(name) or "unknown", _clean(mail), time, zone, head.subject or patch.name, head.body, fields)
     return text.without(TOUCHES)
+
+
+def now(subject: str) -> Text:
+    """A patch without text that is written now, by whom git knows."""
+    who = []
+    for key in ("name", "email"):
+        known = [os.environ.get(f"GIT_AUTHOR_{key.upper()}"), *map(_decode, reversed(git.configured(f"user.{key}")))]
+        who.append(next(filter(None, known), ""))
+    time = datetime.now().astimezone()
+    return Text(
+        _clean(who[0]) or "unknown", _clean(who[1]) or "unknown@invalid", int(time.timestamp()),
+        time.strftime("%z")[:5], " ".join(subject.split()), b"", (),
+    )  # fmt: skip
 
 
 def _clean(text: str) -> str:

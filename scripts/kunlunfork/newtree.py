@@ -139,6 +139,7 @@ def create_from_files(
     *,
     source: str,
     wanted: str,
+    link: bool | None = None,
     dry_run: bool,
     progress: Progress,
 ) -> Outcome:
@@ -154,7 +155,9 @@ def create_from_files(
         with progress.task("writing files", None) as done:
             _fill(staging, files, done)
         stack.enter_context(_shown_as(source, staging))
-        outcome = apply_held(content, of_tree(staging), store, wanted=wanted, dry_run=dry_run, progress=progress)
+        outcome = apply_held(
+            content, of_tree(staging), store, wanted=wanted, link=link, dry_run=dry_run, progress=progress
+        )
     return replace(outcome, root=folder)
 
 

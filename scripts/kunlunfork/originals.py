@@ -38,14 +38,15 @@ def read(target: Target, lock: Lock, store: Store | None) -> dict[str, bytes]:
     lost = broken(target.state, lock)
     found = {b: paths.read_plain(target.state / PRE / b) for b in lock.pre_blobs() - lost.keys()}
     for blob, what in lost.items():
-        data = _from_store(store, blob)
+        data = from_store(store, blob)
         if data is None:
             raise _lost(target, lock, blob, what)
         found[blob] = data
     return found
 
 
-def _from_store(store: Store | None, blob: str) -> bytes | None:
+def from_store(store: Store | None, blob: str) -> bytes | None:
+    """The bytes of a blob, None where the store cannot give them."""
     if store is None:
         return None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kunlunfork import commits, gittree, messages, patchwrite, paths
@@ -12,6 +13,9 @@ from kunlunfork.history import History
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository
 from kunlunfork.patchwrite import Effect
+
+# No ids of commits: a commit of its own for the new patch, and for an overlay that has none yet.
+_NEW, _OVERLAY = "new", "overlay"
 
 
 def edits(repository: Repository, root: Path, head: str) -> Effect:
@@ -26,14 +30,14 @@ def said(found: Effect) -> str:
     return f"{shown} and {len(found) - 5} more" if len(found) > 5 else shown
 
 
-def commit(repository: Repository, found: History, edited: Effect, known: frozenset[bytes], title: str | None) -> str:
+def commit(repository: Repository, found: History, edited: Effect, known: frozenset[bytes], new: Text | None) -> str:
     """Commits on top of HEAD that put each edit where it belongs; returns the last one's id.
 
     An edit of a file that one patch changes joins that patch, a file that upstream does not have joins the overlay.
 
     Args:
         known: the paths that belong to the series.
-        title: the subject of a new patch for all edits of upstream's files; None where there is to be none.
+        new: what a new patch for all edits of upstream's files says; None where there is to be none.
 
     Raises:
         ForkError: (exit 3) no patch changes the file, or several do.
@@ -48,9 +52,9 @@ def commit(repository: Repository, found: History, edited: Effect, known: frozen
     lost = []
     for path, change in edited.items():
         if path not in known:
-            to = overlay[-1] if overlay else ""
-        elif title is not None:
-            to = title
+            to = overlay[-1] if overlay else _OVERLAY
+        elif new is not None:
+            to = _NEW
         elif len(owners[path]) == 1:
             to = owners[path][0]
         else:
@@ -68,19 +72,11 @@ def commit(repository: Repository, found: History, edited: Effect, known: frozen
     at, tree = found.head.id, found.head.tree
     for to, part in parts.items():
         tree = _with(repository, tree, part)
-        text = Text("kunlunfork", "kunlunfork@invalid", 0, "+0000", _subject(to, title), b"", _fields(to, found))
-        at = commits.write(repository, tree, at, text)
+        text = Text("kunlunfork", "kunlunfork@invalid", 0, "+0000", f"fixup! {to}", b"", ())
+        if to == _OVERLAY:
+            text = replace(text, subject="Overlay", fields=((messages.OVERLAY, found.version),))
+        at = commits.write(repository, tree, at, new if to == _NEW and new is not None else text)
     return at
-
-
-def _subject(to: str, title: str | None) -> str:
-    if not to:
-        return "Overlay"
-    return to if to == title else f"fixup! {to}"
-
-
-def _fields(to: str, found: History) -> tuple[tuple[str, str], ...]:
-    return () if to else ((messages.OVERLAY, found.version),)
 
 
 def _with(repository: Repository, tree: str, part: Effect) -> str:

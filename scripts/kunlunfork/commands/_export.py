@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kunlunfork import content, errors, export, exportfiles, gittree, paths
+from kunlunfork import content, errors, exportfiles, gittree, paths
 from kunlunfork.console import Console, describe
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -44,12 +44,13 @@ def clone_for(console: Console, repo: Path | None, root: Path) -> Content:
     return fork
 
 
-def finish(fork: Content, root: Path, planned: Plan, check: bool, console: Console) -> int:
+def finish(fork: Content, planned: Plan, check: bool, console: Console, carry_out: Callable[[], None]) -> int:
     """Carry a plan out, or with `check` only say what it would do."""
+    root = planned.root
     for warning in planned.warnings:
         console.warn(warning)
-    if not check:
-        export.carry_out(fork, root, planned)
+    if planned.writes and not check:
+        carry_out()
     result: dict[str, Any] = {
         "tree": str(root),
         "clone": str(fork.root),
@@ -75,7 +76,7 @@ def finish(fork: Content, root: Path, planned: Plan, check: bool, console: Conso
         return errors.OK
     error = ForkError(
         f"{fork.root} lacks what {root} has", found=f"{len(planned.writes)} files would be written or deleted",
-        fix=f"kunlunfork export {shlex.quote(str(root))}",
+        fix="the same command without --check",
     )  # fmt: skip
 
     def show_error() -> None:

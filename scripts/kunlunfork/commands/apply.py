@@ -27,6 +27,7 @@ from kunlunfork.console import Console, rows
 @click.option("--vllm", "version", metavar="VERSION", help="The release, such as 0.25.1.")
 @click.option("--in-place", is_flag=True, help="TREE is an upstream tree that is already there.")
 @click.option("--source", help="Where a new tree comes from: pypi, a path (sdist, wheel, tree) or git:URL-or-PATH.")
+@click.option("--link/--no-link", default=None, help="Overlay files are links into the clone: edits are live.")
 @click.option("--git", "as_git", is_flag=True, help="A new tree is a git repository: a commit for each patch.")
 @repo_option
 @index_option
@@ -35,8 +36,8 @@ from kunlunfork.console import Console, rows
 @verb
 def command(
     tree: Path | None, site_packages: bool, python: Path | None, version: str | None, in_place: bool,
-    source: str | None, as_git: bool, repo: Path | None, index_url: str | None, offline: bool, dry_run: bool,
-    console: Console,
+    source: str | None, as_git: bool, link: bool | None, repo: Path | None, index_url: str | None, offline: bool,
+    dry_run: bool, console: Console,
 ) -> None:  # fmt: skip
     """Put the fork onto a vLLM tree.
 
@@ -61,6 +62,10 @@ def command(
         raise click.UsageError("--index-url is where a new tree comes from; this tree is already there")
     if there and as_git:
         raise click.UsageError("--git makes a new tree; it does not go with --in-place or --site-packages")
+    if as_git and link:
+        raise click.UsageError("--git and --link exclude each other: kunlunfork export brings commits back")
+    if link and site_packages:
+        raise click.UsageError("--link goes with a source tree, not with --site-packages")
     if in_place and site_packages:
         raise click.UsageError("--in-place and --site-packages exclude each other")
     if in_place and tree is None:
@@ -72,12 +77,16 @@ def command(
     store = Store(folders.store)
     if there:
         found = target.installed(python) if site_packages else target.of_tree(tree or Path())
-        outcome = make.bring_up_to_date(fork, found, store, wanted=version, dry_run=dry_run, progress=console)
+        outcome = make.bring_up_to_date(
+            fork, found, store, wanted=version, link=link, dry_run=dry_run, progress=console
+        )
         make.warn_differences(outcome, found, store, fork, console)
     else:
         assert version is not None
         settings = Settings(folders, index_url, offline, console)
-        outcome = make.new_or_update(fork, version, tree, source, store, settings, as_git=as_git, dry_run=dry_run)
+        outcome = make.new_or_update(
+            fork, version, tree, source, store, settings, as_git=as_git, link=link, dry_run=dry_run
+        )
     console.result(_result(outcome), lambda: _show(outcome))
 
 

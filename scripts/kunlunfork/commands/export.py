@@ -38,4 +38,4 @@ def command(
     root = git_tree(tree)
     fork = clone_for(console, repo, root)
     planned = export.plan(fork, root, include_worktree=include_worktree, own_layer=own_layer)
-    return finish(fork, root, planned, check, console)
+    return finish(fork, planned, check, console, lambda: export.carry_out(fork, root, planned))
