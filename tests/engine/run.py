@@ -87,6 +87,8 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
         _split_blocks(size)
     if engine.get("zero_blocks"):
         _want_zero_blocks()
+    if engine.get("no_views"):
+        _hide_host_memory()
     options = {**LLM_DEFAULTS, **engine.get("llm", {})}
     options["model"] = str(models / options["model"])
     if draft := options.pop("draft", None):
@@ -127,6 +129,13 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
     del llm
     gc.collect()
     return result
+
+
+def _hide_host_memory() -> None:
+    """Let V2 keep its state as on a device that has no view of host memory; for the rest of the process."""
+    from vllm.v1.worker.gpu.kunlun import uva
+
+    uva.views_work = lambda device: (False, "the test wants it so")
 
 
 def _split_blocks(size: int) -> None:
@@ -215,6 +224,7 @@ def _runner(llm: Any) -> dict[str, Any] | None:
     plan = getattr(runner, "kunlun_plan", None)
     if plan is not None:
         from vllm import triton_utils
+        from vllm.v1.worker.gpu import buffer_utils
         from vllm.v1.worker.gpu.kunlun.activation import BINDER
 
         kunlun = type(BINDER).__module__.rpartition(".")[0]
@@ -223,6 +233,7 @@ def _runner(llm: Any) -> dict[str, Any] | None:
         about["owners"] = BINDER.owners()
         about["next_power_of_2 of 5"] = triton_utils.triton.next_power_of_2(5)
         about["cache_groups"] = runner.block_tables.num_kv_cache_groups
+        about["buffers"] = buffer_utils.UvaBuffer.__name__
         about["targets"] = {
             str(site): f"{fn.__module__.removeprefix(kunlun + '.')}:{fn.__name__}" for site, fn in plan.targets.items()
         }

@@ -109,6 +109,12 @@ def vllm(kunlun, monkeypatch):
         stub(name)
     sys.modules["vllm.v1.worker.gpu"].__path__ = [str(kunlun.gpu)]
     stub("vllm.v1.worker.gpu.model_runner", GPUModelRunner=GPUModelRunner, Sampler=Sampler)
+    stub("vllm.v1.worker.gpu.kunlun").__path__ = [str(kunlun.gpu / "kunlun")]
+    stub(
+        "vllm.v1.worker.gpu.kunlun.uva",
+        views_work=lambda device: (device == "cpu", f"none on {device}"),
+        install=lambda device: LOG.append(("device buffers", device)),
+    )
     stub("vllm.v1.worker.cpu.model_runner", CPUModelRunner=CPUModelRunner)
     monkeypatch.setattr(Kernel, "launch", Kernel.launch)
     for name in [n for n in os.environ if n.startswith("KUNLUN_")]:
@@ -139,6 +145,12 @@ def test_the_kernels_are_decided_before_upstreams_init(vllm, monkeypatch):
         "kunlunfork (unstamped: a developer's tree): ModelRunnerV2 runs upstream kernels "
         "(auto: a trivial Triton kernel launches)"
     ]
+
+
+def test_without_views_of_host_memory_the_state_goes_to_the_device_before_upstreams_init(vllm):
+    vllm.runner.ModelRunnerV2("config", "xpu")
+    assert LOG[0] == ("device buffers", "xpu")
+    assert vllm.log[0] == "ModelRunnerV2 keeps its state on the device: none on xpu"
 
 
 def test_after_loading_the_model_the_binder_settles(vllm, monkeypatch):

@@ -25,6 +25,7 @@ from vllm.v1.worker.gpu.kunlun import (
     probe,
     stamp,
     switches,
+    uva,
 )
 from vllm.v1.worker.gpu.kunlun.activation import BINDER
 from vllm.v1.worker.gpu.kunlun.sites import SITES
@@ -124,6 +125,10 @@ def __getattr__(name: str) -> type:
 def _activate(wanted: switches.Switches, device: torch.device) -> backend.Plan:
     plan = backend.decide(wanted, lambda: probe.triton_launches(device), SITES)
     placeholder.complete()
+    views, why = uva.views_work(device)
+    if not views:
+        logger.info("ModelRunnerV2 keeps its state on the device: %s", why)
+        uva.install(device)
     if plan.ours:
         fixes.set_constants(wanted.upstream_fixes)
     BINDER.activate(plan.targets)
