@@ -9,13 +9,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kunlunfork import __version__, errors
 from kunlunfork.console import Console, describe, say
 from kunlunfork.errors import ForkError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Named here, so that --help need not import every verb.
 VERBS = {
@@ -32,6 +35,7 @@ VERBS = {
     "matrix": "Measure that the fork computes what upstream computes",
     "cache": "Look after downloads and the store",
     "bench": "Measure the tool against git and quilt",
+    "completion": "Print the completion script of a shell",
 }
 
 
@@ -45,7 +49,18 @@ class Verbs(click.Group):
         module = importlib.import_module(f"kunlunfork.commands.{cmd_name.replace('-', '_')}")
         command = module.command
         assert isinstance(command, click.Command)
+        if "_KUNLUNFORK_COMPLETE" in os.environ:
+            from kunlunfork import completion
+
+            completion.attach(command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # click's would import every verb.
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -54,7 +69,8 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        known = not args or args[0] in VERBS or args[0].startswith("-")
+        if not known and not ctx.resilient_parsing:  # a shell that completes is told nothing
             import difflib
 
             near = difflib.get_close_matches(args[0], VERBS, 1)
