@@ -12,7 +12,11 @@ from kunlunfork.console import Console, table
 
 @click.group("bench")
 def command() -> None:
-    """Measure the tool on this machine. Numbers, not a test: a missed target is told, the exit code stays 0."""
+    """Measure the tool on this machine. Numbers, not a test: a missed target is told, the exit code stays 0.
+
+    \b
+    kunlunfork bench apply
+    """
 
 
 @command.command("apply")

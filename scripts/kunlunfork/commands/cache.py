@@ -12,7 +12,14 @@ from kunlunfork.console import Console, table
 
 @click.group("cache")
 def command() -> None:
-    """Look after downloads and the store of releases ($KUNLUNFORK_CACHE, else the user's cache folder)."""
+    """Look after downloads and the store of releases ($KUNLUNFORK_CACHE, else the user's cache folder).
+
+    \b
+    kunlunfork cache ls
+    kunlunfork cache export releases.tar      then, on a machine without an index:
+    kunlunfork cache import releases.tar
+    kunlunfork cache prune --all
+    """
 
 
 def _mb(size: int) -> str:

@@ -23,6 +23,10 @@ def command(versions: tuple[str, ...], repo: Path | None, console: Console) -> i
 
     Checks that compare with upstream's files need the release in the store, where any apply puts it; without it they
     are reported as skipped.
+
+    \b
+    kunlunfork lint
+    kunlunfork lint --vllm 0.25.1 --repo CLONE
     """
     from kunlunfork import cache, lint, lintall
 

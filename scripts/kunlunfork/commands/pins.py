@@ -15,7 +15,12 @@ from kunlunfork.console import Console, table
 @repo_option
 @verb
 def command(repo: Path | None, console: Console) -> None:
-    """List the upstream releases that the fork supports."""
+    """List the upstream releases that the fork supports.
+
+    \b
+    kunlunfork pins
+    kunlunfork pins --json      with commits, hashes and the torch of each
+    """
     from kunlunfork import fork
 
     found = console.find_content(repo)

@@ -20,6 +20,11 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, dry_run
 
     TREE is the fork tree you are in, if it is not named. Edits that were made since are never lost: the command
     refuses and lists them.
+
+    \b
+    kunlunfork revert                     the fork tree that you are in
+    kunlunfork revert --dry-run TREE      what would be put back and removed
+    kunlunfork revert --site-packages     the vLLM installed in this interpreter
     """
     from kunlunfork import cache
     from kunlunfork.apply import revert

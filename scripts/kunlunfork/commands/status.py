@@ -16,7 +16,12 @@ from kunlunfork.console import Console, rows
 @repo_option
 @verb
 def command(tree: Path | None, site_packages: bool, python: Path | None, repo: Path | None, console: Console) -> None:
-    """Say what state TREE is in: upstream, applied, edited, interrupted or leftover."""
+    """Say what state TREE is in: upstream, applied, edited, interrupted or leftover.
+
+    \b
+    kunlunfork status TREE
+    kunlunfork status --site-packages --python /opt/vllm/bin/python
+    """
     from kunlunfork import status
 
     found = status.read(target_of(tree, site_packages, python), console.find_content(repo))

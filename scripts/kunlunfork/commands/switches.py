@@ -19,6 +19,10 @@ def command(version: str | None, shell: bool, repo: Path | None, console: Consol
     """List the KUNLUN_* switches of the fork and what they are in this environment.
 
     Exit code 1 if the environment holds a value, or a name, that the fork would refuse.
+
+    \b
+    kunlunfork switches
+    KUNLUN_HOSTVEC=0 kunlunfork switches      what then runs otherwise
     """
     from kunlunfork import switches
 

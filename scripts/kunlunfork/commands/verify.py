@@ -22,6 +22,10 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
 
     Pre-images and RECORD are read too. Where the store has the release, all other files are compared with it, and what
     differs is a warning. Exit code 1 if the fork is not whole.
+
+    \b
+    kunlunfork verify TREE
+    kunlunfork verify --site-packages --json      for a script: problems and others, as lists
     """
     from kunlunfork import cache, status
     from kunlunfork.store import Store
