@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
+# fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
+# CHECK: uva, eager, graphs, rate. Each variant is a process of its own; results of a check are compared at its end.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+payload=$1 out=$2
+shift 2
+bash "$payload/drv/setup.sh" "$payload" || exit 1
+site=$HOME/pay
+if [ ! -d "$site/fork" ]; then
+  cp -al "$site/site" "$site/fork" && tar xJf "$payload/fork.tar.xz" --unlink-first -C "$site/fork" || exit 1
+fi
+python3 "$here/models.py" "$HOME/m" || exit 1
+export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_HOST_IP=127.0.0.1 \
+  GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false \
+  VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_CACHE_ROOT=$HOME/cache/vllm \
+  TRITON_CACHE_DIR=$HOME/cache/triton TORCHINDUCTOR_CACHE_DIR=$HOME/cache/inductor
+
+engine() { # NAME SITE ENV... -- FLAG...
+  local name=$1 tree=$2 began=$SECONDS
+  shift 2
+  local vars=()
+  while [ "$1" != -- ]; do vars+=("$1"); shift; done
+  shift
+  env "${vars[@]}" PYTHONPATH="$site/$tree:$site/deps" python3 "$here/engine.py" --models "$HOME/m" \
+    --out "$out/$name.json" "$@" > "$out/$name.log" 2>&1 || { echo "FAILED $name"; tail -n 25 "$out/$name.log"; }
+  echo "$name took $((SECONDS - began)) s"
+}
+
+for check in "$@"; do
+  case $check in
+    uva) PYTHONPATH="$site/fork:$site/deps" python3 "$here/uva.py" 2>&1 | grep -v WARN ;;
+    eager)
+      engine eager-upstream site -- 
+      engine eager-torch fork KUNLUN_KERNELS=torch -- --forbid-syncs
+      engine eager-torch-noview fork KUNLUN_KERNELS=torch -- --forbid-syncs --hide-views
+      engine eager-auto-noview fork -- --hide-views
+      python3 "$here/compare.py" "$out"/eager-{upstream,torch,torch-noview,auto-noview}.json ;;
+    graphs)
+      engine graphs-upstream site -- --graphs
+      engine graphs-torch fork KUNLUN_KERNELS=torch -- --graphs --forbid-syncs
+      engine graphs-torch-noview fork KUNLUN_KERNELS=torch -- --graphs --forbid-syncs --hide-views
+      engine graphs-auto-noview fork -- --graphs --hide-views
+      python3 "$here/compare.py" "$out"/graphs-{upstream,torch,torch-noview,auto-noview}.json ;;
+    rate)
+      for round in 1 2; do
+        engine rate-upstream-$round site -- --graphs --rate
+        engine rate-torch-$round fork KUNLUN_KERNELS=torch -- --graphs --rate
+        engine rate-torch-noview-$round fork KUNLUN_KERNELS=torch -- --graphs --rate --hide-views
+        engine rate-auto-$round fork -- --graphs --rate
+      done
+      python3 "$here/compare.py" "$out"/rate-{upstream,torch,torch-noview,auto}-{1,2}.json ;;
+  esac
+done
