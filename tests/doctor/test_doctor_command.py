@@ -21,7 +21,7 @@ from test_plugins import KUNLUN, distribution
 
 from kunlunfork import cli
 from kunlunfork.content import Content
-from kunlunfork.store import Store
+from kunlunfork.store import Base, Store
 
 COMMAND = [sys.executable, "-m", "kunlunfork", "doctor"]
 
@@ -110,6 +110,15 @@ def test_a_fork_tree(fork: Path, empty: Path, packages, tmp_path: Path) -> None:
     env = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
     code, result = as_json(fork, "--speculative-config", spec, cwd=empty, env=env)
     assert (code, result["runner"]["runner"], state(result, "runner")) == (1, "V1", "bad")
+
+
+def test_a_linked_tree(base: Base, empty: Path) -> None:
+    command = [sys.executable, "-m", "kunlunfork", "apply", "--vllm", VERSION, "--offline", "--link", "linked"]
+    subprocess.run(command, check=True, cwd=empty, env={**os.environ, "KUNLUNFORK_REPO": str(REPO)})
+    _, result = as_json(empty / "linked", "--speculative-config", '{"method": "dspark"}', cwd=empty)
+    assert [c["name"] for c in result["checks"] if c["state"] == "bad"] == ["torch"]
+    assert set(result["sites"].values()) == {"fork"}
+    assert result["runner"]["runner"] == "V2"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,32 @@ def test_a_pooler_beside_it_leaves_the_kind_open(vllm_source: Path, tmp_path: Pa
     made = make_model(tmp_path / "m", QWEN)
     (made.folder / "modules.json").write_text("[]")
     assert "self.model_config.runner_type" not in model.facts(made, vllm_source)
+
+
+def test_a_model_of_a_cache_is_a_folder_of_links(tmp_path: Path) -> None:
+    made = make_model(tmp_path / "blobs", QWEN)
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot/config.json").symlink_to(made.folder / "config.json")
+    assert model.load(tmp_path / "snapshot").architectures == ("Qwen3ForCausalLM",)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "sparse", "loop"])
+def test_what_does_not_end_is_not_read(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "config.json"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "loop":
+        file.symlink_to(file)
+    else:
+        file.touch()
+        os.truncate(file, 1 << 40)
+    with pytest.raises(ForkError):
+        model.load(tmp_path)
+    (tmp_path / "vllm/config").mkdir(parents=True)
+    file.rename(tmp_path / runner.FILE)
+    assert runner.decide(tmp_path, {}).runner == "unknown"
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{", b"[]", b"\xff", b"[" * 100000])

@@ -18,12 +18,13 @@ from support import VERSION, Upstream
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
 from kunlunfork import target as targets
+from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.doctor import vllm
 from kunlunfork.doctor.vllm import Wanted
 from kunlunfork.record import rewrite_record
 from kunlunfork.sources.interpreter import probe
-from kunlunfork.store import Store
+from kunlunfork.store import Base, Store
 
 WORKER = "vllm/v1/worker/gpu_worker.py"
 MEDDLED = {"lock": "bad", "edited": "bad", "missing": "bad", "overlay": "bad", "interrupted": "bad"}
@@ -84,6 +85,20 @@ def test_meddled_with(tree: Path, content: Content, store: Store, tmp_path: Path
     if how in ("edited", "missing"):
         support.follow(found.check.fix, tmp_path, content)
         assert patched(tree, content).check.state == "ok"
+
+
+def test_edits_of_a_git_tree_are_its_authors(
+    base: Base, content: Content, store: Store, user_cache: Cache, tmp_path: Path
+) -> None:
+    root = tmp_path / "git tree"
+    command = [sys.executable, "-m", "kunlunfork", "apply", "--vllm", VERSION, "--offline", "--git", str(root)]
+    subprocess.run(command, check=True, env={**os.environ, "KUNLUNFORK_REPO": str(content.root)})
+    assert patched(root, content).check.state == "ok"
+    (root / WORKER).write_text("# mine\n")
+    found = patched(root, content)
+    assert (found.check.state, found.whole) == ("note", False)
+    assert found.check.fix is not None
+    assert found.check.fix.startswith("kunlunfork export ")
 
 
 def test_an_older_fork_is_a_note(tree: Path, content: Content, small_content: Content, store: Store) -> None:

@@ -124,12 +124,19 @@ def _owners(target: Target, content: Content | None, forked: bool, plugin: bool)
     """By the fork's declaration in the tree, else by that of the content."""
     version = _version(target)
     declared = plugins.sites(target.root / plugins.SITES)
-    if not declared and content is not None and version in content.versions():
-        # An overlay holds only what differs from the one before it.
-        files = overlay.resolve(content.overlay, version).files
-        held = files.get(plugins.SITES.encode())
-        declared = () if held is None else plugins.sites(held.source)
+    if not declared and content is not None and version is not None:
+        declared = _declared(content, version)
     return plugins.owners(declared, forked=forked, plugin=plugin)
+
+
+def _declared(content: Content, version: str) -> tuple[tuple[str, str], ...]:
+    try:
+        # An overlay holds only what differs from the one before it.
+        files = overlay.resolve(content.overlay, version).files if version in content.versions() else {}
+    except ForkError:
+        return ()  # what is wrong with the content is a line of its own
+    held = files.get(plugins.SITES.encode())
+    return () if held is None else plugins.sites(held.source)
 
 
 def _before(target: Target | None, interpreter: Interpreter) -> Path | None:

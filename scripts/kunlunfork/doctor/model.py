@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kunlunfork import paths
 from kunlunfork.doctor import source
 from kunlunfork.doctor.values import PRESENT, Value
 from kunlunfork.errors import ForkError
@@ -37,7 +36,7 @@ def load(folder: Path) -> Model:
     """Read `config.json` (raises `ForkError`)."""
     file = folder / "config.json"
     try:
-        config = json.loads(paths.read_plain(file))
+        config = json.loads(source.read_file(file))
     except OSError as e:
         raise ForkError(
             f"{file} cannot be read", found=e.strerror or str(e), expected="the folder of a model, on this machine",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import errno
+import stat
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-
-from kunlunfork import paths
 
 _MOST = 8 << 20  # bytes
 
@@ -15,10 +15,20 @@ _MOST = 8 << 20  # bytes
 def read(root: Path, name: str) -> bytes | None:
     """The bytes of a source file; None where it is not there or cannot be read."""
     try:
-        file = root / name
-        return paths.read_plain(file) if file.stat().st_size <= _MOST else None
+        return read_file(root / name)
     except OSError:
         return None
+
+
+def read_file(file: Path) -> bytes:
+    """A regular file, also through a link (raises OSError): a linked tree and a cache of models have those."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    with file.open("rb") as f:
+        data = f.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise OSError(errno.EFBIG, f"more than {_MOST >> 20} MiB")
+    return data
 
 
 def parse(root: Path, name: str) -> ast.Module | None:

@@ -16,6 +16,7 @@ from kunlunfork.lock import Lock
 from kunlunfork.record import read_record, verify_record
 from kunlunfork.sources.distinfo import dist_infos, is_vllm
 from kunlunfork.sources.interpreter import Interpreter
+from kunlunfork.sources.tree import git_state
 from kunlunfork.store import Store
 from kunlunfork.target import Target
 
@@ -85,7 +86,9 @@ def check_patched(target: Target, content: Content | None) -> Patched:
     if found.state != "applied" or lock is None:
         text = f"kunlunfork, {found.state}" + (f": {found.interrupted}" if found.interrupted else "")
         details = listed(found.edits)
-        return Patched(Check("patched by", "bad", text, found.fix, details), lock, False)
+        # In a git tree the edits are its author's, and wait for an export.
+        authored = found.state == "edited" and target.state == git_state(target.root)
+        return Patched(Check("patched by", "note" if authored else "bad", text, found.fix, details), lock, False)
     text = f"kunlunfork {lock.version}, {len(lock.patches)} patches, overlay {lock.overlay_hash[:12]}"
     if found.current is False:
         return Patched(Check("patched by", "note", f"{text}: older than this kunlunfork's", found.fix), lock, True)
