@@ -160,6 +160,9 @@ def test_the_plugin_beside_it(fork: Path, empty: Path, packages, tmp_path: Path)
     assert code == 0
     assert state(result, "plugins") == state(result, "runner") == "note"
     assert "takes precedence" in next(c["found"] for c in result["checks"] if c["name"] == "sites")
+    env = {"VLLM_PLUGINS": "lora_filesystem_resolver"}
+    result = as_json(fork, "--speculative-config", '{"method": "dspark"}', cwd=empty, env=env)[1]
+    assert state(result, "runner") == "ok"
 
 
 def test_nothing_of_the_tree_runs_in_this_process(fork: Path, empty: Path, packages) -> None:

@@ -42,7 +42,7 @@ def ask(python: Path, probe: str, given: Mapping[str, Any], *, tree: Path | None
         tree: a folder whose packages come before the interpreter's own.
         limit: seconds after which it is killed, with everything that it has started.
     """
-    with tempfile.TemporaryDirectory(prefix="kunlunfork-doctor-") as name:
+    with tempfile.TemporaryDirectory(prefix="kunlunfork-doctor-", ignore_cleanup_errors=True) as name:
         work = Path(name)
         said, log = work / "said", work / "log"
         # No bytecode: a probe imports what it is asked about, and leaves nothing there.

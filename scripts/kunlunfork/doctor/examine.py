@@ -77,7 +77,7 @@ def examine(request: Request, content: Content | ForkError, progress: Progress) 
         checks.append(vllm.check_bytecode(target, lock))
     found, unread = _plugins(target, interpreter)
     checks.append(plugins.check_plugins(found, unread))
-    kunlun = any(plugins.replaces_v2(p) for p in found)
+    kunlun = any(plugins.replaces_v2(p) and plugins.is_loaded(p, os.environ) for p in found)
     owned = _owners(target, fork, forked, kunlun)
     if (sites := plugins.check_sites(owned, forked=forked, plugin=kunlun)) is not None:
         checks.append(sites)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,12 @@ def scan(folders: Sequence[Path]) -> tuple[tuple[Plugin, ...], tuple[str, ...]]:
 def replaces_v2(plugin: Plugin) -> bool:
     """Whether this vllm_kunlun is one that has replacements for Model Runner V2."""
     return plugin.kunlun and (plugin.folder / _KUNLUN / "v1" / "worker" / "gpu").is_dir()
+
+
+def is_loaded(plugin: Plugin, environ: Mapping[str, str]) -> bool:
+    """Whether vLLM would load it: VLLM_PLUGINS names those that it may."""
+    allowed = environ.get("VLLM_PLUGINS")
+    return allowed is None or plugin.name in allowed.split(",")
 
 
 def check_plugins(found: Sequence[Plugin], unread: Sequence[str]) -> Check:
