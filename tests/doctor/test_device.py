@@ -147,6 +147,17 @@ def test_launch(machine, a_lock, tmp_path: Path, launch: str, text: str, forked:
     assert (found.fix is not None) == (found.state == "bad")
 
 
+@pytest.fixture(params=[True, False])
+def root(request, tmp_path: Path) -> Path:
+    """A tree with and without the fork's way to do without views."""
+    root = tmp_path / ("fork" if request.param else "upstream")
+    file = root / "vllm/v1/worker/gpu/kunlun/uva.py"
+    if request.param:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    return root
+
+
 @pytest.mark.parametrize(
     ("arguments", "state", "text"),
     [
@@ -155,11 +166,12 @@ def test_launch(machine, a_lock, tmp_path: Path, launch: str, text: str, forked:
         ({"cuda": False}, "note", "no device"),
     ],
 )
-def test_uva_by_torch(machine, arguments, state: str, text: str) -> None:
+def test_uva_by_torch(machine, root: Path, arguments, state: str, text: str) -> None:
     answer = machine(**arguments)
-    found = device.check_uva(answer, None)
+    found = device.check_uva(answer, None, root)
     assert found is not None
-    assert (found.state, text in found.found) == (state, True)
+    assert (found.state, text in found.found) == (state if root.name == "upstream" else "note", True)
+    assert (found.fix is not None) == (found.state == "bad")
     seen = device.check_device(answer)
     assert seen is not None
     assert seen.state == ("note" if "cuda" in arguments else "ok")
@@ -170,15 +182,15 @@ def test_uva_by_torch(machine, arguments, state: str, text: str) -> None:
     [
         ({"available": True, "view": None}, False, "ok"),
         ({"available": True, "view": "ValueError: not supported"}, False, "bad"),
+        ({"available": False, "view": "RuntimeError: no"}, False, "bad"),
         ({"available": False, "view": None}, False, "bad"),
         ({"available": True, "view": None}, True, "ok"),
     ],
 )
-def test_uva_by_vllm(machine, uva, cpu: bool, state: str) -> None:
-    engine = Answer({"uva": uva, "platform": {"cpu": cpu}})
-    found = device.check_uva(machine(), engine)
+def test_uva_by_vllm(machine, root: Path, uva, cpu: bool, state: str) -> None:
+    found = device.check_uva(machine(), Answer({"uva": uva, "platform": {"cpu": cpu}}), root)
     assert found is not None
-    assert found.state == state
+    assert found.state == (state if state == "ok" or root.name == "upstream" else "note")
 
 
 def test_vllm_may_contradict_the_rules(machine) -> None:

@@ -12,6 +12,8 @@ from kunlunfork.doctor.child import Answer
 from kunlunfork.doctor.environment import KERNELS
 from kunlunfork.lock import Lock
 
+_STAND_IN = "vllm/v1/worker/gpu/kunlun/uva.py"
+
 
 def check_torch(answer: Answer, pin_torch: str | None, python: Path, wanted: bool) -> Check:
     """Its version against the one that the release was built for; `wanted`: there is a vLLM that needs it."""
@@ -86,29 +88,27 @@ def check_device(answer: Answer) -> Check | None:
     return Check("device", "ok", f"{device['name']} ({device['kind']})")
 
 
-def check_uva(answer: Answer, engine: Answer | None) -> Check | None:
-    """Unified virtual addressing: V2's buffers need it."""
+def check_uva(answer: Answer, engine: Answer | None, root: Path) -> Check | None:
+    """Unified virtual addressing: upstream's buffers of V2 need it, the fork's do without."""
     device = answer.get("device")
     uva = None if engine is None else engine.get("uva")
     platform = (engine.get("platform") or {}) if engine is not None else {}
     if uva is not None and platform.get("cpu"):
         return Check("UVA", "ok", "vLLM runs on the CPU, whose memory it sees")
-    if uva is not None and device is not None and device["kind"] != "cpu":
-        if not uva["available"]:
-            why = f" ({uva['view']})" if uva.get("view") else ""
-            return Check(
-                "UVA", "bad", f"vLLM says that there is none{why}; V2 needs it", "export VLLM_USE_V2_MODEL_RUNNER=0"
-            )
-        if uva.get("view"):
-            return Check(
-                "UVA", "bad", f"vLLM believes in it, but a view of host memory fails: {uva['view']}; V2 needs it",
-                "export VLLM_USE_V2_MODEL_RUNNER=0",
-            )  # fmt: skip
-        return Check("UVA", "ok", "the device sees the memory of the host")
     if device is None:
         return None
     if device["kind"] == "cpu":
         return Check("UVA", "note", "no device")
-    if device.get("pinned"):
-        return Check("UVA", "bad", f"memory cannot be pinned: {device['pinned']}", "export VLLM_USE_V2_MODEL_RUNNER=0")
-    return Check("UVA", "note", "memory can be pinned, which is all that vLLM asks; --run tries a view of it")
+    if uva is None and not device.get("pinned"):
+        return Check("UVA", "note", "memory can be pinned, which is all that vLLM asks; --run tries a view of it")
+    if uva is None:
+        lacking = f"memory cannot be pinned: {device['pinned']}"
+    elif not uva["available"]:
+        lacking = "vLLM says that there is none" + (f": {uva['view']}" if uva["view"] else "")
+    elif uva["view"]:
+        lacking = f"vLLM believes in it, but a view of host memory fails: {uva['view']}"
+    else:
+        return Check("UVA", "ok", "the device sees the memory of the host")
+    if (root / _STAND_IN).is_file():
+        return Check("UVA", "note", f"{lacking}; the fork keeps V2's state on the device instead")
+    return Check("UVA", "bad", f"{lacking}; V2 needs it here", transaction.command(root, "apply"))

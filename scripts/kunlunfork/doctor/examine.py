@@ -85,7 +85,7 @@ def examine(request: Request, content: Content | ForkError, progress: Progress) 
     more, answer = _device(request, interpreter, target, fork, progress, kernels=asked.kernels, lock=lock)
     engine, line = _engine(request, interpreter, target, progress)
     triton = None if answer is None else device.check_triton(answer, engine, asked.kernels, forked)
-    uva = None if answer is None else device.check_uva(answer, engine)
+    uva = None if answer is None else device.check_uva(answer, engine, target.root)
     checks += [c for c in (*more, triton, uva, line) if c is not None]
     checks += lines
     if (backend := environment.check_backend(asked.kernels, target.root, forked)) is not None:

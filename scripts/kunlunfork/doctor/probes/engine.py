@@ -25,7 +25,13 @@ def view(torch: Any) -> str | None:
         function = getattr(utils, "get_accelerator_view_from_cpu_tensor", None)
         if function is None:
             return "this vLLM has no get_accelerator_view_from_cpu_tensor"
-        function(torch.zeros(1, dtype=torch.int32, pin_memory=True))
+        host = torch.zeros(4, dtype=torch.int32, pin_memory=True)
+        seen = function(host)
+        host.copy_(torch.arange(4, dtype=torch.int32))
+        # On the device, and not through the memory of the view.
+        found = (seen + 1).tolist()
+        if found != [1, 2, 3, 4]:
+            return f"it holds {found}, not [1, 2, 3, 4]"
     except Exception as e:  # noqa: BLE001  (a driver may raise anything)
         return first_lines(e)
     return None
