@@ -9,6 +9,7 @@ torch.cuda.set_sync_debug_mode("error"). `--rate` times greedy decoding. compare
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -83,7 +84,8 @@ def engine(options: argparse.Namespace, model: str, draft: str | None, calls: li
 
     settings: dict[str, Any] = {
         "model": str(options.models / model), "skip_tokenizer_init": True, "max_model_len": 1024, "max_num_seqs": 64,
-        "max_num_batched_tokens": 8192, "kv_cache_memory_bytes": 8 << 30, "enforce_eager": not options.graphs,
+        "max_num_batched_tokens": 8192, "kv_cache_memory_bytes": 8 << 30, "gpu_memory_utilization": 0.3,
+        "enforce_eager": not options.graphs,
         "enable_prefix_caching": False, "disable_log_stats": False, "seed": 0,
     }  # fmt: skip
     if options.graphs:
@@ -113,8 +115,9 @@ def engine(options: argparse.Namespace, model: str, draft: str | None, calls: li
         drafts.clear()
         seconds = []
         for _ in range(call.get("times", 1)):
-            if options.forbid_syncs:
-                with ForbiddenSyncs(runner):
+            if not call.get("times"):
+                # In every variant, so that the second run gets the same blocks.
+                with ForbiddenSyncs(runner) if options.forbid_syncs else contextlib.nullcontext():
                     llm.generate(asked, params, use_tqdm=False)
                 drafts.clear()
             torch.cuda.synchronize()

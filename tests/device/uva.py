@@ -24,12 +24,17 @@ def main() -> None:
     backed = buffer_utils.UvaBackedTensor((4, 256), torch.int32)
     pool = buffer_utils.UvaBufferPool(256, torch.int32)
     pinned = torch.zeros(256, dtype=torch.int32, pin_memory=True)
-    for lag in (10_000, 100_000_000):
+    # New pinned memory is had only by waiting for the device: let there be enough, as there is after some steps.
+    for power in range(2, 14):
+        blocks = [torch.empty(1 << power, dtype=torch.uint8, pin_memory=True) for _ in range(700)]
+        del blocks
+    for lag in (10_000, 4_000_000_000):
         expected, seen = [], []
         torch.cuda.synchronize()
         torch.cuda._sleep(lag)
         torch.cuda.set_sync_debug_mode("error")
-        for step in range(300):
+        # Few: the driver holds no more than about a thousand launches before it waits.
+        for step in range(90):
             backed.np[rng.randrange(4), rng.randrange(256)] = step
             seen.append(backed.copy_to_uva().clone())
             expected.append(backed.np.copy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,12 @@ def test_vllm_may_contradict_the_rules(machine) -> None:
     found = device.check_triton(machine(), Answer({"has_triton": False}), "auto", True)
     assert found is not None
     assert "vLLM says HAS_TRITON=False; by its rules it would be True" in found.found
+
+
+def test_the_kernel_is_one_that_triton_compiles() -> None:
+    """Seen on an H200 with Triton 3.6.0: an annotation other than Triton's own is a CompilationError."""
+    spec = importlib.util.spec_from_file_location("device", Path(device.__file__).parent / "probes" / "device.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.increment.__annotations__ == {}
