@@ -2,7 +2,7 @@
 
 Runs in the engine environment. A job is {"models": DIR, "oracle": bool, "engines": [...]}; an engine is
 {"name", "env": variables for this engine alone, "llm": arguments of LLM (model and draft by name), "log_drafts": bool,
-"kernel_block_size": int, "zero_blocks": bool, "count_draws": bool, "may_fail": bool,
+"kernel_block_size": int, "zero_blocks": bool, "count_draws": bool, "may_fail": bool, "no_views": bool, "ranks": bool,
 "calls": [{"name", "prompts": token ids, "params": one or one a prompt}]}.
 
 With "oracle" the process runs upstream's own kernels, in Triton's interpreter, as tests/parity does.
@@ -101,6 +101,8 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
             raise
         return {"error": f"{type(e).__name__}: {e}"}
     result: dict[str, Any] = {"runner": _runner(llm), "calls": {}}
+    if engine.get("ranks"):
+        result["plans"] = llm.collective_rpc(_plan_of_rank)
     zeroed = _watch_zero_blocks(llm) if engine.get("zero_blocks") else None
     drafts = _log_drafts(llm) if engine.get("log_drafts") else None
     draws = _count_draws() if engine.get("count_draws") else None
@@ -129,6 +131,10 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
     del llm
     gc.collect()
     return result
+
+
+def _plan_of_rank(worker: Any) -> str:
+    return f"{type(worker.model_runner).__name__}: {worker.model_runner.kunlun_plan}"
 
 
 def _hide_host_memory() -> None:
@@ -212,7 +218,8 @@ def _minus(now: Any, before: Any) -> Any:
 def _model_runner(llm: Any) -> Any:
     """The runner, where the engine lives in this process."""
     core = getattr(llm.llm_engine.engine_core, "engine_core", None)
-    return None if core is None else core.model_executor.driver_worker.worker.model_runner
+    worker = None if core is None else getattr(core.model_executor, "driver_worker", None)
+    return None if worker is None else worker.worker.model_runner
 
 
 def _runner(llm: Any) -> dict[str, Any] | None:
