@@ -53,6 +53,12 @@ def parse(words: list[str]) -> None:
     version = given.get("version")
     for value in given.get("versions") or ([version] if version else []):
         Version(value)
+    if command.name == "rebase":
+        actions = [given[name] for name in ("onto", "go_on", "skip", "abort", "status") if given[name]]
+        if len(actions) != 1:
+            raise click.UsageError("not one of --onto, --continue, --skip, --abort, --status")
+        if given["onto"] and not given["onto"].startswith("git:"):
+            Version(given["onto"])
     if command.name == "apply":
         there = given["in_place"] or given["site_packages"]
         if not there and not version:

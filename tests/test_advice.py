@@ -22,6 +22,8 @@ from kunlunfork.errors import ForkError
         "run the command again",
         "remove it (kunlunfork cache prune --all)",
         "pip install --force-reinstall kunlunfork",
+        "kunlunfork rebase --status; then --continue",
+        "kunlunfork rebase --onto 0.26.0 --out 'a b'",
         "kunlunfork apply --vllm 0.25.1 --source git:/x 'it'\"'\"'s'",
     ],
 )
@@ -32,7 +34,10 @@ def test_good_advice(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "kunlunfork rebase --onto 0.26.0",
+        "kunlunfork rebuild --onto 0.26.0",
+        "kunlunfork rebase",
+        "kunlunfork rebase --onto VERSION",
+        "kunlunfork rebase --skip --abort",
         "kunlunfork apply finishes it",
         "kunlunfork apply",
         "kunlunfork apply --in-place",

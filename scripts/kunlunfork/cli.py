@@ -27,6 +27,7 @@ VERBS = {
     "status": "Say what state a tree is in",
     "verify": "Compare a fork tree with its lock, byte for byte",
     "export": "Bring the commits of a git tree back into patches and overlay",
+    "rebase": "Carry the series to another release",
     "new-patch": "Make a patch of the edits in a fork tree without git",
     "pins": "List the upstream releases that the fork supports",
     "switches": "List the KUNLUN_* switches, or check the environment",

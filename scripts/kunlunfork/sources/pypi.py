@@ -249,12 +249,29 @@ def _from_indexes(
     )
 
 
-def _find(server: _Server, pin: Pin) -> DistributionPackage:
-    """The index's entry of the pin's sdist; refused where all of them announce another hash or size."""
-    from packaging.utils import parse_sdist_filename
+def packages(
+    project: str, *, index_url: str | None, progress: Progress, wait: Callable[[float], None] = time.sleep
+) -> tuple[DistributionPackage, ...]:
+    """Every file of a project on the first configured index that knows it; () where none does.
+
+    Raises:
+        ForkError: the network or an index failed.
+    """
+    settings = index.settings(index_url)
+    for url in settings.urls:
+        session, bare = index.session(settings, url)
+        server = _Server(bare, session, settings.timeout, _Patience(index.shown(url), progress, wait))
+        with session:
+            try:
+                return _listed(server, project)
+            except _Lacking:
+                continue
+    return ()
+
+
+def _listed(server: _Server, project: str) -> tuple[DistributionPackage, ...]:
     from pypi_simple import NoSuchProjectError, PyPISimple
 
-    project = parse_sdist_filename(pin.sdist_name)[0]
     where = index.shown(server.url)
     client = PyPISimple(server.url, session=server.session)
     while True:
@@ -268,9 +285,18 @@ def _find(server: _Server, pin: Pin) -> DistributionPackage:
         except _Broken as e:
             server.patience.failed(e)
     server.patience.forget()
-    entries = [p for p in page.packages if p.filename == pin.sdist_name]
+    return tuple(page.packages)
+
+
+def _find(server: _Server, pin: Pin) -> DistributionPackage:
+    """The index's entry of the pin's sdist; refused where all of them announce another hash or size."""
+    from packaging.utils import parse_sdist_filename
+
+    found = _listed(server, parse_sdist_filename(pin.sdist_name)[0])
+    where = index.shown(server.url)
+    entries = [p for p in found if p.filename == pin.sdist_name]
     if not entries:
-        others = sum(p.version == pin.version for p in page.packages)
+        others = sum(p.version == pin.version for p in found)
         raise _Lacking(f"has {others} other files of {pin.version}" if others else f"has no {pin.version}")
     announced = []
     for entry in entries:

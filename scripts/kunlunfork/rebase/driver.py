@@ -1,0 +1,386 @@
+"""A rebase from its beginning to its end: begin, go on, skip, abort, and say where it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from kunlunfork import gittree, overlay, paths, pins, series, steps
+from kunlunfork.content import Content
+from kunlunfork.errors import CONFLICT, ForkError
+from kunlunfork.exportfiles import Write, blob_at
+from kunlunfork.exportfiles import write as write_files
+from kunlunfork.objects import scratch
+from kunlunfork.paths import Entry
+from kunlunfork.pins import Pin
+from kunlunfork.rebase import conflicts, engine, explain, finish, newpin, resolutions, start, target
+from kunlunfork.rebase.carry import Change, Resolution
+from kunlunfork.rebase.engine import Run, Rung, Stop
+from kunlunfork.rebase.finish import Source
+from kunlunfork.rebase.ladder import Releases
+from kunlunfork.rebase.outcome import Conflict
+from kunlunfork.rebase.session import Decision, Session, Skip, State, key_of
+from kunlunfork.rebase.treestore import TreeStore
+from kunlunfork.sources.base import Settings
+from kunlunfork.store import Store
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for. `series` None means that of the fork, `out` None its clone; `start` None its newest pin below
+    `onto`. `renames` are old -> new, folders ending with '/'."""
+
+    onto: str
+    start: str | None = None
+    leap: bool = False
+    series: Path | None = None
+    out: Path | None = None
+    renames: tuple[tuple[str, str], ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """How far a rebase is.
+
+    `state` is `done` (the files were written), `whole` (they would be, but this only looked), `stopped` at a conflict,
+    or `conflict` (found by one that only looked). `collisions` are files of the overlay that the new release has too.
+    """
+
+    state: str
+    start: str
+    onto: str
+    rungs: tuple[str, ...]
+    run: Run
+    patches: tuple[str, ...]
+    skips: tuple[Skip, ...]
+    written: tuple[Path, ...] = ()
+    work: Path | None = None
+    text: Path | None = None
+    collisions: tuple[bytes, ...] = ()
+    go_on: str = ""
+
+    @property
+    def needs_a_person(self) -> bool:
+        return self.run.stop is not None or bool(self.collisions)
+
+
+class Driver:
+    """One rebase of a fork's series, or of someone else's.
+
+    Raises (every method): ForkError.
+    """
+
+    def __init__(self, content: Content, store: Store, settings: Settings) -> None:
+        self._content, self._store, self._settings = content, store, settings
+        self._releases = Releases(content, store, settings)
+
+    # -- what is asked for
+
+    def _plan(self, request: Request) -> State:
+        onto = target.find(request.onto, self._releases, self._store)
+        last = onto.version if onto.is_release else onto.last and self._releases.canonical(onto.last)
+        begin = self._start(request, last if last is not None else onto.version, onto.is_release)
+        folder = request.series
+        source = self._source("" if folder is None else str(folder.absolute()), begin)
+        on_the_way: tuple[str, ...] = ()
+        if last is not None and Version(last) > Version(begin):
+            on_the_way = self._releases.between(begin, last)
+        elif onto.is_release:
+            on_the_way = self._releases.between(begin, onto.version)  # says that it is not newer
+        if request.leap:
+            on_the_way = on_the_way[-1:] if onto.is_release else ()
+        trees = [(version, self._releases.base(version).tree) for version in (begin, *on_the_way)]
+        if onto.tree is not None:
+            trees.append((onto.version, onto.tree))
+        return State(
+            begin, onto.version, "" if folder is None else str(folder.absolute()),
+            series.series_hash(source.patches), tuple(trees), request.renames,
+        )  # fmt: skip
+
+    def _start(self, request: Request, below: str, is_release: bool) -> str:
+        if request.start is not None:
+            return self._releases.canonical(request.start)
+        if request.series is not None:
+            raise ForkError("which release is the series for?", expected="--from VERSION with --series")
+        try:
+            limit = Version(below)
+        except ValueError:
+            limit = None  # a commit of a clone without tags
+        older = [
+            v
+            for v in self._content.versions()
+            if limit is None or Version(v) < limit or (Version(v) == limit and not is_release)
+        ]
+        if not older:
+            raise ForkError(
+                f"the fork has no pin below vLLM {below}", found=f"pins: {', '.join(self._content.versions())}",
+                expected="an older one to carry from", fix="see: kunlunfork pins",
+            )  # fmt: skip
+        return older[-1]
+
+    def _source(self, folder: str, begin: str) -> Source:
+        if folder:
+            return finish.load(Path(folder), own=False)
+        pin = self._content.pin(begin)
+        return finish.load(self._content.patches / pin.version, own=True)
+
+    # -- what a person does
+
+    def look(self, request: Request) -> Report:
+        """Try it, and write nothing."""
+        state = self._plan(request)
+        with self._opened(state, None) as (store, source, first, run):
+            del store, source, first
+            return self._report(state, run, "conflict" if run.stop else "whole")
+
+    def begin(self, session: Session, request: Request) -> Report:
+        """Begin a rebase whose result goes to the folder of `session`."""
+        with session.alone():
+            if session.is_there():
+                raise ForkError(
+                    f"a rebase is under way in {session.root}", found=f"onto vLLM {session.load().onto}",
+                    expected="none", fix=f"{session.command('status')}; then --continue, --skip or --abort",
+                    exit_code=CONFLICT,
+                )  # fmt: skip
+            state = replace(self._plan(request), made_root=session.made_root)
+            self._refuse(session, state)
+            session.save(state)
+            return self._advance(session, state)
+
+    def go_on(self, session: Session) -> Report:
+        """Take what a person made of the conflict, and go on; without one, finish what was interrupted."""
+        with self._under_way(session) as state:
+            with self._opened(state, session) as (store, _, _, run):
+                if run.stop is not None and session.work.exists():
+                    state = self._decide(store, session, state, run.stop)
+                    session.save(state)
+            return self._advance(session, state)
+
+    def skip(self, session: Session, why: str) -> Report:
+        """Leave the patch in conflict out of the series."""
+        with self._under_way(session) as state:
+            with self._opened(state, session) as (_, _, _, run):
+                stop = run.stop
+            if stop is None:
+                raise ForkError(
+                    "no patch is in conflict", found="a rebase that can go on", expected="a conflict to skip",
+                    fix=session.command("continue"),
+                )  # fmt: skip
+            said = why or "; ".join(f"{paths.show(c.path)}: {c.kind}" for c in stop.outcome.conflicts)
+            state = replace(state, skips=(*state.skips, Skip(stop.change.name, stop.rung.version, said)))
+            session.save(state)
+            return self._advance(session, state)
+
+    def status(self, session: Session) -> Report:
+        """Where the rebase is; a work tree that is missing is made again."""
+        with self._under_way(session) as state, self._opened(state, session) as (store, _, _, run):
+            if run.stop is None:
+                return self._report(state, run, "whole")
+            return self._stopped(store, session, state, run)
+
+    @staticmethod
+    def abort(session: Session) -> str | None:
+        """Take everything back; returns where the rebase went, None where its state cannot be read."""
+        if not session.is_there():
+            session.load()  # says that there is none
+        with session.alone():
+            try:
+                state = session.load()
+            except ForkError:
+                session.remove()
+                return None
+            for name, blob in state.writes.items():
+                # Only what this rebase wrote: files that were there before are not in the list.
+                if blob_at(session.root / name) == blob:
+                    steps.checkpoint("rebase: take back")
+                    write_files(session.root, [Write(Path(name), None, None)])
+            session.remove(root=state.made_root)
+            return state.onto
+
+    # -- how it goes on
+
+    @contextlib.contextmanager
+    def _under_way(self, session: Session) -> Iterator[State]:
+        if not session.is_there():
+            if session.folder.is_dir():
+                with session.alone():
+                    pass  # what a command left that was killed at its end goes
+            session.load()  # says that there is none
+        with session.alone():
+            yield session.load()
+
+    @contextlib.contextmanager
+    def _opened(
+        self, state: State, session: Session | None
+    ) -> Iterator[tuple[TreeStore, Source, tuple[Change, ...], Run]]:
+        """Compute where the rebase is, from the state alone."""
+        source = self._source(state.series, state.start)
+        if series.series_hash(source.patches) != state.series_hash:
+            raise ForkError(
+                f"the series in {source.folder} has changed since the rebase began", expected="the same patches",
+                fix="put them back as they were" + (f", or: {session.command('abort')}" if session else ""),
+                exit_code=CONFLICT,
+            )  # fmt: skip
+        with scratch(self._store.path / "objects", gittree.ATTRIBUTES) as repository, TreeStore(repository) as store:
+            said = tuple((paths.from_text(a), paths.from_text(b)) for a, b in state.renames)
+            all_rungs = [Rung(v, tree, {**self._pinned_renames(v), **dict(said)}) for v, tree in state.rungs]
+            pin = self._releases.pin(state.start) or finish.provisional_pin(state.start)
+            first = start.changes(store, all_rungs[0].tree, pin, source.patches)
+            skipped = {skip.patch: skip.version for skip in state.skips}
+            known = _Known(store, session, state, self._content.root)
+            yield store, source, first, engine.run(
+                store, all_rungs[0], first, all_rungs[1:], known=known.get, skipped=skipped
+            )  # fmt: skip
+
+    def _pinned_renames(self, version: str) -> dict[bytes, bytes]:
+        pin = self._releases.pin(version)
+        return {} if pin is None else {paths.from_text(a): paths.from_text(b) for a, b in pin.renames}
+
+    def _decide(self, store: TreeStore, session: Session, state: State, stop: Stop) -> State:
+        found = conflicts.read(session, stop)
+        made = {path: None if have is None else (have[0], session.keep(have[1])) for path, have in found.items()}
+        at_stake = [c.path for c in stop.outcome.conflicts]
+        beside = {paths.to_text(p): e for p, e in made.items() if p not in at_stake}
+        decisions = []
+        for i, conflict in enumerate(stop.outcome.conflicts):
+            # What was edited beside the files in conflict goes with the first of them.
+            files = {paths.to_text(conflict.path): made[conflict.path], **(beside if i == 0 else {})}
+            where = paths.to_text(conflict.path)
+            decisions.append(Decision(key_of(conflict), stop.change.name, stop.rung.version, where, files))
+        return state.decided(*decisions)
+
+    def _advance(self, session: Session, state: State) -> Report:
+        with self._opened(state, session) as (store, source, first, run):
+            if run.stop is not None:
+                return self._stopped(store, session, state, run)
+            return self._finish(store, session, state, source, first, run)
+
+    def _stopped(self, store: TreeStore, session: Session, state: State, run: Run) -> Report:
+        assert run.stop is not None
+        conflicts.write(store, session.work, run.stop)
+        session.text.write_text(explain.text(store, run.stop, session), encoding="utf-8", errors="replace")
+        report = self._report(state, run, "stopped")
+        return replace(report, work=session.work, text=session.text, go_on=session.command("continue"))
+
+    def _report(self, state: State, run: Run, what: str) -> Report:
+        names = tuple(change.name for change in run.changes)
+        rungs = tuple(version for version, _ in state.rungs[1:])
+        return Report(what, state.start, state.onto, rungs, run, names, state.skips, collisions=self._collisions(state))
+
+    def _collisions(self, state: State) -> tuple[bytes, ...]:
+        """Files of the fork's overlay that the new release has."""
+        if state.series:
+            return ()
+        ours = overlay.resolve(self._content.overlay, state.start).files
+        # Paths that the release had before are said by lint.
+        (_, old), (_, new) = state.rungs[0], state.rungs[-1]
+        had, has = (set(self._store.entries(tree, list(ours))) for tree in (old, new))
+        return tuple(sorted(has - had))
+
+    # -- the end
+
+    def _folder(self, session: Session, state: State) -> Path:
+        """Where the result goes, below the session's root: a folder of patches, or the folder that was named."""
+        return Path() if self._is_out(session) else Path("patches") / state.onto
+
+    def _is_out(self, session: Session) -> bool:
+        return session.root != self._content.root
+
+    def _refuse(self, session: Session, state: State) -> None:
+        if not self._is_out(session):
+            finish.refuse_pin(session.root / self._folder(session, state), state.onto)
+            return
+        others = [p.name for p in session.root.iterdir() if p.name != ".kunlunfork"]
+        if others:
+            raise ForkError(
+                f"{session.root} is not empty", found=", ".join(sorted(others)[:5]),
+                expected="a new folder, or an empty one", fix="name another: --out DIR",
+            )  # fmt: skip
+
+    def _finish(
+        self, store: TreeStore, session: Session, state: State, source: Source, first: Sequence[Change], run: Run
+    ) -> Report:  # fmt: skip
+        patches = finish.patch_files(store, source, first, run.changes, state.onto)
+        tree = state.rungs[-1][1]
+        pin = None if self._is_out(session) else self._pin(store, state, tree)
+        finish.check(store, tree, pin or finish.provisional_pin(state.onto), patches, run.changes)
+        listed = finish.series_file(source, patches, run.outcomes, state.skips)
+        folder = self._folder(session, state)
+        # One that was there before stays as it is.
+        theirs = self._releases.pin(state.onto) is not None and str(folder / finish.PIN) not in state.writes
+        own = None if theirs else pin
+        writes = {folder / name: data for name, data in finish.files(source, patches, listed, own).items()}
+        if not self._is_out(session):
+            writes |= self._remembered(store, session, state)
+        if not state.writes and not self._is_out(session):
+            finish.refuse_pin(session.root / folder, state.onto)
+        new = {p: d for p, d in writes.items() if state.writes.get(str(p)) or blob_at(session.root / p) is None}
+        state = replace(state, writes={**state.writes, **{str(p): paths.blob_id(d) for p, d in new.items()}})
+        session.save(state)
+        for path, data in writes.items():
+            steps.checkpoint("rebase: write")
+            write_files(session.root, [Write(path, data, None)])
+        report = replace(self._report(state, run, "done"), written=tuple(writes))
+        session.remove()
+        return report
+
+    def _pin(self, store: TreeStore, state: State, tree: str) -> Pin:
+        def read(path: bytes) -> bytes | None:
+            entry: Entry | None = store.get(tree, path)
+            return None if entry is None else store.blob(entry.blob)
+
+        known = self._releases.pin(state.onto)
+        return known or newpin.make(self._releases, pins.public(state.onto), read, state.renames)
+
+    def _remembered(self, store: TreeStore, session: Session, state: State) -> dict[Path, bytes]:
+        """The resolutions that go to ci/resolutions."""
+        made: dict[Path, bytes] = {}
+        known = _Known(store, session, state, self._content.root)
+        for decision in state.decisions:
+            conflict = known.conflict(decision)
+            resolution = known.decided(decision)
+            raw = resolutions.write(store, conflict, resolution, patch=decision.patch, version=decision.version)
+            if raw is not None:
+                made[resolutions.FOLDER / resolutions.name_of(conflict.key)] = raw
+        return made
+
+
+class _Known:
+    """What is known of conflicts: what was decided in this rebase, then what the clone remembers."""
+
+    def __init__(self, store: TreeStore, session: Session | None, state: State, root: Path) -> None:
+        self._store, self._session = store, session
+        self._decided = {decision.key: decision for decision in state.decisions}
+        self._remembered = resolutions.load(root)
+
+    def get(self, conflict: Conflict) -> Resolution | None:
+        decision = self._decided.get(key_of(conflict))
+        if decision is not None:
+            return self.decided(decision)
+        known = self._remembered.get(conflict.key)
+        return None if known is None else resolutions.replay(self._store, conflict, known)
+
+    def decided(self, decision: Decision) -> Resolution:
+        assert self._session is not None
+        files = {}
+        for path, entry in decision.files.items():
+            made = None
+            if entry is not None:
+                made = Entry(entry[0], self._store.put(self._session.kept(entry[1])))
+            files[paths.from_text(path)] = made
+        return Resolution(files, "as it was resolved")
+
+    def conflict(self, decision: Decision) -> Conflict:
+        """The conflict that a decision is about, without its text."""
+        kind, *sides, path = decision.key.split(" ", 4)
+        entries = []
+        for side in sides:
+            mode, _, blob = side.partition("-")
+            entries.append(None if side == "absent" else Entry(int(mode, 8), blob))
+        old, new, ours = entries
+        return Conflict(paths.from_text(path), kind, "", old, new, ours)
