@@ -200,4 +200,4 @@ def test_many_changes_and_deep_nesting() -> None:
     ours = old.replace(b"    return", b"    mark()\n    return")
     assert scope.check(b"a.py", old, ours, old, ours) is None
     deep = b"x = " + b"(" * 5000 + b")" * 5000 + b"\n"
-    assert "does not parse" in (scope.check(b"a.py", deep, deep + b"a\n", deep, deep + b"a\n") or "")
+    assert "does not parse" in (scope.check(b"a.py", deep, deep + b"a\n", b"b\n" + deep, b"b\n" + deep + b"a\n") or "")

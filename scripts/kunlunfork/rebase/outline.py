@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -64,8 +65,7 @@ class Unit:
             return f"def {self.node.name}"
         if not self.blocks or isinstance(self.node, _TRY):
             return None
-        kind, header = self.blocks[0].chain[-1]
-        return f"{kind} {header}"
+        return self.blocks[0].chain[-1]
 
     @property
     def label(self) -> str:
@@ -88,14 +88,31 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False)
+class Clause:
+    """What a block hangs on in its compound statement: 'for' with target and iterable, 'else' with what it is of."""
+
+    kind: str
+    of: str
+    nodes: tuple[ast.AST, ...]
+
+    @functools.cached_property
+    def header(self) -> str:
+        """All of it, without comments and layout."""
+        return " ".join([self.kind, self.of, *map(ast.dump, self.nodes)])
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
-    """The statements of one indentation. `chain` are the compound statements around it in its scope, outermost first:
-    (kind, header), such as ('for', 'x in y') and ('else', '').
-    """
+    """The statements of one indentation; `clauses` are those around it in its scope, outermost first."""
 
     scope: Scope | None
-    chain: tuple[tuple[str, str], ...]
+    clauses: tuple[Clause, ...]
     units: list[Unit] = field(default_factory=list)
+
+    @functools.cached_property
+    def chain(self) -> tuple[str, ...]:
+        """The headers of all that is around it in its scope, outermost first."""
+        return tuple(clause.header for clause in self.clauses)
 
     @functools.cached_property
     def starts(self) -> list[int]:
@@ -104,7 +121,7 @@ class Block:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(kind for kind, _ in self.chain)
+        return tuple(clause.kind for clause in self.clauses)
 
     @property
     def first(self) -> int:
@@ -143,9 +160,9 @@ class Outline:
         self._descend()
 
     def _block(
-        self, body: Sequence[ast.stmt], scope: Scope | None, chain: tuple[tuple[str, str], ...], *, is_body: bool
+        self, body: Sequence[ast.stmt], scope: Scope | None, clauses: tuple[Clause, ...], *, is_body: bool
     ) -> Block:
-        block = Block(scope, chain)
+        block = Block(scope, clauses)
         self.blocks.append(block)
         for number, group in enumerate(_groups(body)):
             first = min([group[0].lineno, *(d.lineno for d in getattr(group[0], "decorator_list", ()))]) - 1
@@ -170,8 +187,8 @@ class Outline:
                     unit.blocks.append(inner)
                     waiting.append((inner, _names(inner)))
                     continue
-                for kind, header, body in _clauses(node):
-                    inner = self._block(body, block.scope, (*block.chain, (kind, header)), is_body=False)
+                for clause, body in _clauses(node):
+                    inner = self._block(body, block.scope, (*block.clauses, clause), is_body=False)
                     unit.blocks.append(inner)
                     waiting.append((inner, names))
 
@@ -217,68 +234,71 @@ def _names(block: Block) -> dict[str, list[_Def | ast.ClassDef]]:
         if isinstance(node, _Def | ast.ClassDef):
             found.setdefault(node.name, []).append(node)
         else:
-            inner = [child for _, _, body in _clauses(node) for child in body]
+            inner = [child for _, body in _clauses(node) for child in body]
             stack += reversed(inner)
     return found
 
 
 def _has_lines_of_its_own(node: ast.stmt, lines: Sequence[bytes]) -> bool:
     """Whether a statement has blocks, and each of them begins on a line of its own."""
-    bodies = [body for _, _, body in _clauses(node)]
+    bodies = [body for _, body in _clauses(node)]
     if isinstance(node, _Def | ast.ClassDef):
         bodies = [node.body]
     return bool(bodies) and all(not lines[b[0].lineno - 1][: b[0].col_offset].strip() for b in bodies)
 
 
-def _clauses(node: ast.stmt) -> Iterator[tuple[str, str, list[ast.stmt]]]:
-    """The blocks of a compound statement that is no def: kind, header, statements."""
+def _clauses(node: ast.stmt) -> Iterator[tuple[Clause, list[ast.stmt]]]:
+    """The blocks of a compound statement that is no def."""
     if isinstance(node, ast.If):
         kind = "if"
-        test = ""
         while True:
-            test = ast.dump(node.test)
-            yield kind, test, node.body
+            yield Clause(kind, "", (node.test,)), node.body
             rest = node.orelse
             if len(rest) == 1 and isinstance(rest[0], ast.If) and rest[0].col_offset == node.col_offset:
                 kind, node = "elif", rest[0]
                 continue
             if rest:
-                yield "else", f"if {test}", rest
+                yield Clause("else", "if", (node.test,)), rest
             return
     if isinstance(node, ast.For | ast.AsyncFor):
-        header = f"{ast.dump(node.target)} in {ast.dump(node.iter)}"
-        yield "for", header, node.body
+        yield Clause("for", "", (node.target, node.iter)), node.body
         if node.orelse:
-            yield "else", f"for {header}", node.orelse
+            yield Clause("else", "for", (node.target, node.iter)), node.orelse
     elif isinstance(node, ast.While):
-        yield "while", ast.dump(node.test), node.body
+        yield Clause("while", "", (node.test,)), node.body
         if node.orelse:
-            yield "else", f"while {ast.dump(node.test)}", node.orelse
+            yield Clause("else", "while", (node.test,)), node.orelse
     elif isinstance(node, ast.With | ast.AsyncWith):
-        yield "with", ", ".join(map(ast.dump, node.items)), node.body
+        yield Clause("with", "", tuple(node.items)), node.body
     elif isinstance(node, ast.Match):
         for case in node.cases:
-            guard = "" if case.guard is None else f" if {ast.dump(case.guard)}"
-            yield "case", f"{ast.dump(node.subject)}: {ast.dump(case.pattern)}{guard}", case.body
+            parts = (node.subject, case.pattern, *([case.guard] if case.guard else []))
+            yield Clause("case", "", parts), case.body
     elif isinstance(node, _TRY):
-        yield "try", "", node.body
+        yield Clause("try", "", ()), node.body
         for handler in node.handlers:
-            yield "except", f"{'' if handler.type is None else ast.dump(handler.type)} {handler.name}", handler.body
+            yield Clause("except", handler.name or "", (handler.type,) if handler.type else ()), handler.body
         if node.orelse:
-            yield "else", "try", node.orelse
+            yield Clause("else", "try", ()), node.orelse
         if node.finalbody:
-            yield "finally", "", node.finalbody
+            yield Clause("finally", "", ()), node.finalbody
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=32)
 def read(source: bytes) -> Outline | None:
     """The outline of a file; None where it does not parse, or where Python and git do not see the same lines."""
     if b"\r" in source.replace(b"\r\n", b"") or b"\0" in source:
         return None
+    # A syntax tree is a hundred thousand new objects and no garbage: collecting meanwhile takes two thirds of the time.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         return Outline(source)
     except (ForkError, RecursionError):
         return None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def same(a: Scope | None, b: Scope | None) -> bool:

@@ -39,6 +39,8 @@ def check(path: bytes, old: bytes, ours: bytes, new: bytes, merged: bytes) -> st
         return f"the merged file has a conflict marker: {found[0].decode(errors='replace')}"
     if not scopes.is_python(path):
         return None
+    if new == old and merged == ours:
+        return None
     sides = {"the file with the edit": ours, "the file before the edit": old, "upstream's new file": new}
     read = {what: outline.read(data) for what, data in sides.items()}
     result = outline.read(merged)
@@ -190,6 +192,6 @@ def _neighbour(side: Outline, line: int, step: int) -> str:
             if place.part == "head":
                 return place.unit.head or type(place.unit.node).__name__
             clause = next(block for block in place.unit.blocks if block.first > line)
-            return " ".join(clause.chain[-1])
+            return clause.chain[-1]
         line += step
     return "edge"
