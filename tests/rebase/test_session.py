@@ -204,6 +204,36 @@ def test_a_state_that_cannot_be_read(stopped: World, raw: bytes) -> None:
     assert not stopped.session.folder.exists()
 
 
+def test_the_folder_is_a_link_or_cannot_be_made(world: World) -> None:
+    world.release("1.0", {A: BASE})
+    world.patch("p", {A: EDITED})
+    world.release("1.1", {A: BASE})
+    elsewhere = world.folder / "elsewhere"
+    (elsewhere / "rebase").mkdir(parents=True)
+    place = world.clone.root / ".kunlunfork"
+    place.symlink_to(elsewhere)
+    with pytest.raises(ForkError, match="is a link"):
+        world.begin()
+    assert (elsewhere / "rebase").is_dir()
+    place.unlink()
+    place.write_text("a file")
+    with pytest.raises(ForkError, match="cannot be made"):
+        world.begin()
+    place.unlink()
+    assert world.begin().state == "done"
+
+
+def test_a_file_that_cannot_be_written(stopped: World) -> None:
+    """What the disk refuses is told, and nothing is lost."""
+    stopped.work(A).write_bytes(RESOLVED)
+    (stopped.clone.root / "ci").write_text("in the way")
+    with pytest.raises(ForkError, match="cannot be"):
+        stopped.driver.go_on(stopped.session)
+    (stopped.clone.root / "ci").unlink()
+    stopped.driver.go_on(stopped.session)
+    finished(stopped)
+
+
 def test_a_pin_that_is_there(world: World) -> None:
     world.release("1.0", {A: BASE})
     world.patch("p", {A: EDITED})
@@ -247,7 +277,8 @@ def test_deleted_by_upstream_and_kept_or_given_up(world: World) -> None:
     assert world.rebased() == {B: (REGULAR, EDITED)}
 
 
-def test_the_edit_moved_to_another_file_by_hand(world: World) -> None:
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_edit_moved_to_another_file_by_hand(world: World, committed: bool) -> None:
     tiny = b"# one\n# two\nfrom a import b\n"
     world.release("1.0", {b"p/__init__.py": tiny})
     world.patch("p", {b"p/__init__.py": tiny + b"x = 1\n"})
@@ -256,6 +287,9 @@ def test_the_edit_moved_to_another_file_by_hand(world: World) -> None:
     world.work(b"q/__init__.py").write_bytes(tiny + b"x = 1\n")
     world.git("rm", "-q", "--cached", "p/__init__.py")
     world.work(b"p/__init__.py").unlink(missing_ok=True)
+    if committed:
+        world.git("add", "--all")
+        world.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "done")
     world.driver.go_on(world.session)
     assert world.rebased() == {b"q/__init__.py": (REGULAR, tiny + b"x = 1\n")}
 

@@ -28,9 +28,11 @@ Found = dict[bytes, tuple[int, bytes] | None]
 
 @dataclass(frozen=True)
 class _Note:
-    """What a work tree was made for, and what was written: path -> blob id, '' for nothing."""
+    """What a work tree was made for, upstream's files in it as a tree, and what was written: path -> blob id, '' for
+    nothing."""
 
     keys: tuple[str, ...]
+    tree: str
     written: Mapping[str, str]
 
 
@@ -94,7 +96,7 @@ def _make(store: TreeStore, folder: Path, stop: Stop, keys: tuple[str, ...]) -> 
         if shown is not None:
             _put(folder, conflict.path, *shown)
         written[paths.to_text(conflict.path)] = "" if shown is None else paths.blob_id(shown[1])
-    body = {"keys": keys, "written": written}
+    body = {"keys": keys, "tree": tree, "written": written}
     (repository.path / _NOTE).write_text(json.dumps(body), encoding="utf-8")
 
 
@@ -152,7 +154,7 @@ def _markers(data: list[bytes], labels: tuple[str, ...]) -> bytes:
 def _note(work: Path) -> _Note | None:
     try:
         raw = json.loads((work / ".git" / _NOTE).read_bytes())
-        return _Note(tuple(raw["keys"]), dict(raw["written"]))
+        return _Note(tuple(raw["keys"]), str(raw["tree"]), dict(raw["written"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -171,7 +173,7 @@ def read(session: Session, stop: Stop) -> Found:
             expected="the one that rebase made",
             fix=f"move it away, and have it made again: {session.command('status')}", exit_code=CONFLICT,
         )  # fmt: skip
-    unmerged, head = _in_git(work)
+    unmerged, head = _in_git(work, note.tree)
     found: Found = {}
     problems: list[str] = []
     for conflict in stop.outcome.conflicts:
@@ -201,11 +203,11 @@ def read(session: Session, stop: Stop) -> Found:
     return found
 
 
-def _in_git(work: Path) -> tuple[set[bytes], dict[bytes, str]]:
-    """The paths that git holds for unmerged, and the blobs of HEAD."""
+def _in_git(work: Path, tree: str) -> tuple[set[bytes], dict[bytes, str]]:
+    """The paths that git holds for unmerged, and the blobs of a tree (HEAD may be a commit of the user's by now)."""
     # The work tree's own repository, by its name: none above it.
     rows = git.run(["ls-files", "-u", "-z"], git_dir=work / ".git", cwd=work).split(b"\0")[:-1]
-    head = git.run(["ls-tree", "-r", "-z", "HEAD"], git_dir=work / ".git").split(b"\0")[:-1]
+    head = git.run(["ls-tree", "-r", "-z", tree], git_dir=work / ".git").split(b"\0")[:-1]
     blobs = {path: meta.split()[2].decode() for meta, _, path in (row.partition(b"\t") for row in head)}
     return {row.partition(b"\t")[2] for row in rows}, blobs
 

@@ -117,9 +117,9 @@ class Releases:
         pin = self.pin(version)
         if pin is not None:
             return release(pin, self._store, self._settings)
-        stored = self._stored.get(version, ())
-        said = self.announced.get(version) if len(stored) != 1 else None
-        if len(stored) == 1 or said is None:
+        said = self.announced.get(version)
+        if said is None:
+            stored = self._stored.get(version, ())
             if len(stored) == 1:
                 return stored[0]
             raise ForkError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -113,6 +114,12 @@ class Session:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Be the only one who works on this rebase; the folder is made, and goes again where no state was written."""
+        for place in (self.folder.parent, self.folder):
+            if place.is_symlink():
+                raise ForkError(
+                    f"{place} is a link, and files would be deleted elsewhere", found=f"-> {place.readlink()}",
+                    expected="a folder, or nothing", fix=f"rm {shlex.quote(str(place))}",
+                )  # fmt: skip
         try:
             self.made_root = not self.root.exists()
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,6 +135,11 @@ class Session:
         try:
             with held(self.folder / "lock"):
                 yield
+        except OSError as e:
+            raise ForkError(
+                f"{e.filename or self.folder} cannot be read or written", found=e.strerror or str(e),
+                fix=f"mend that; the rebase is as it was: {self.command('status')}",
+            ) from e  # fmt: skip
         finally:
             if not self.is_there():
                 self.remove(root=self.made_root)
