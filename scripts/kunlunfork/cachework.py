@@ -230,20 +230,12 @@ def export(content: Content, versions: Sequence[str], file: Path, settings: Sett
     ]
     manifest = {"schema": SCHEMA, "sdists": [{"version": p.version, "name": p.sdist_name} for p in pins]}
     data = json.dumps(manifest, indent=1).encode()
-    temporary = file.with_name(f".{file.name}.new")
-    try:
-        with tarfile.open(temporary, "w") as tar:
-            info = tarfile.TarInfo(MANIFEST)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-            for pin, path in zip(pins, files, strict=True):
-                tar.add(path, arcname=pin.sdist_name, recursive=False)
-        temporary.replace(file)
-    except OSError as e:
-        raise ForkError(f"{file} cannot be written", found=e.strerror or str(e)) from e
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with outfile.writing(file) as out, tarfile.open(fileobj=out, mode="w|") as tar:
+        info = tarfile.TarInfo(MANIFEST)
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))
+        for pin, path in zip(pins, files, strict=True):
+            tar.add(path, arcname=pin.sdist_name, recursive=False)
     return pins
 
 

@@ -27,7 +27,9 @@ def main(files: list[str]) -> int:
     bad = 0
     for name, said in (first, *others):
         for engine, about in said["engines"].items():
-            print(f"{name}: {engine}: {about['plan']}; {about['buffers']}; start {about['start']:.0f} s")
+            peak = about["memory"] >> 20
+            start = f"start {about['start']:.0f} s, peak {peak} MiB"
+            print(f"{name}: {engine}: {about['plan']}; {about['buffers']}; {start}")
             for call, result in about["calls"].items():
                 expected = first[1]["engines"][engine]["calls"][call]
                 differ = [k for k in ("tokens", "drafts", "kv") if result[k] != expected[k]]

@@ -3,7 +3,8 @@
 python engine.py --models DIR --out FILE [--hide-views] [--graphs] [--forbid-syncs] [--rate]
 
 `--hide-views` makes upstream's view of host memory fail, as on Kunlun. `--forbid-syncs` runs whole steps under
-torch.cuda.set_sync_debug_mode("error"). `--rate` times greedy decoding. compare.py reads the files of all variants.
+torch.cuda.set_sync_debug_mode("error"). `--rate` times greedy decoding. `--wide` starts at 1,024
+requests, which is what warm-up and the memory profile then take. compare.py reads the files of all variants.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    for flag in ("--hide-views", "--graphs", "--forbid-syncs", "--rate"):
+    for flag in ("--hide-views", "--graphs", "--forbid-syncs", "--rate", "--wide"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -60,6 +61,9 @@ def jobs(options: argparse.Namespace) -> list[tuple[str, str, str | None, list[d
     greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
     seeded = {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "ignore_eos": True, "detokenize": False}
     thirty_two = [{"name": "greedy", "prompts": prompts(32, 128), "params": {**greedy, "max_tokens": 64}}]
+    if options.wide:
+        many = [{"name": "greedy", "prompts": prompts(256, 32), "params": {**greedy, "max_tokens": 16}}]
+        return [("acc67", "target", "dspark_acc67", many), ("no drafts", "target", None, many)]
     if options.rate:
         rate = [{"name": f"rate {n}", "prompts": prompts(n, 128), "params": {**greedy, "max_tokens": 256}, "times": 5}
                 for n in (8, 32)]  # fmt: skip
@@ -88,12 +92,15 @@ def engine(options: argparse.Namespace, model: str, draft: str | None, calls: li
         "enforce_eager": not options.graphs,
         "enable_prefix_caching": False, "disable_log_stats": False, "seed": 0,
     }  # fmt: skip
+    if options.wide:
+        settings["max_num_seqs"] = 1024
     if options.graphs:
         settings["compilation_config"] = {"cudagraph_capture_sizes": SIZES + ([384, 512] if draft else [])}
     if draft:
         settings["speculative_config"] = {
             "method": "dspark", "model": str(options.models / draft), "num_speculative_tokens": 7,
         }  # fmt: skip
+    torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     llm = LLM(**settings)
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner

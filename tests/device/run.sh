@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
 # fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
-# CHECK: uva, eager, graphs, rate. Each variant is a process of its own; results of a check are compared at its end.
+# CHECK: uva, eager, graphs, wide, rate. Each variant is a process of its own; results of a check are compared at its end.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 payload=$1 out=$2
@@ -43,6 +43,11 @@ for check in "$@"; do
       engine graphs-torch-noview fork KUNLUN_KERNELS=torch -- --graphs --forbid-syncs --hide-views
       engine graphs-auto-noview fork -- --graphs --hide-views
       python3 "$here/compare.py" "$out"/graphs-{upstream,torch,torch-noview,auto-noview}.json ;;
+    wide)
+      engine wide-upstream site -- --wide
+      engine wide-torch fork KUNLUN_KERNELS=torch -- --wide
+      engine wide-torch-noview fork KUNLUN_KERNELS=torch -- --wide --hide-views
+      python3 "$here/compare.py" "$out"/wide-{upstream,torch,torch-noview}.json ;;
     rate)
       for round in 1 2; do
         engine rate-upstream-$round site -- --graphs --rate
