@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from kunlunfork.bench.rebasecases import MARK, Case, blocks, functions, parse
+from kunlunfork.bench.rebasecases import MARK, Case, blocks, functions, is_doc, parse
 
 RIGHT, WRONG, DOUBTFUL = "right", "wrong", "doubtful"
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
@@ -66,8 +66,10 @@ def _about(node: ast.stmt) -> str:
 
 
 def _sides(block: Sequence[ast.stmt], first: int, last: int) -> tuple[str, str]:
-    """What is before `first` and after `last` in a block, its edges included."""
+    """What is before `first` and after `last` in a block, its edges and the place of a docstring included."""
     before = _about(block[first - 1]) if first else "start"
+    if first == 1 and is_doc(block, 0):
+        before = "docstring"
     return before, _about(block[last + 1]) if last + 1 < len(block) else "end"
 
 

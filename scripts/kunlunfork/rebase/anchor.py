@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunlunfork import scopes
-from kunlunfork.rebase import linediff, outline, scope, spans
+from kunlunfork.rebase import linediff, names, outline, scope, spans
 from kunlunfork.rebase.linediff import Change
 from kunlunfork.rebase.outline import Block, Outline, Unit
 from kunlunfork.rebase.spans import Cover, Span
@@ -113,32 +113,45 @@ class _Edit:
         return self._splice(change, start, end)
 
     def _inserted(self, span: Span) -> Splice | None:
-        """Statements next to one that upstream has unchanged, once in the block."""
+        """Statements next to one that upstream has unchanged, once in the block, or at the start of the block."""
         assert span.mine is not None
         block, change = span.mine.block, span.change
-        before, after = block.units[: span.mine.start][-1:], block.units[span.mine.end :][:1]
         exact = bool(_blocks(self.new, block, exact=True))
         new, ours = (_blocks(side, block, exact=exact) for side in (self.new, self.ours))
+        before, after = block.units[: span.mine.start][-1:], block.units[span.mine.end :][:1]
         left, right = (_only(units[0], ours, new) if units else None for units in (before, after))
-        if left and right and (left[0] is not right[0] or left[1] >= right[1]):
-            return None
-        if left and right and right[1] - left[1] > 1:
-            return None  # upstream put statements there, too
-        for anchor in (left, right):
-            if anchor and anchor[0].indent != block.indent:
+        if left and right:
+            if left[0] is not right[0] or left[1] >= right[1]:
                 return None
-        lines = self.new.lines
+            between = left[0].units[left[1] + 1 : right[1]]
+            if not names.commute(span.mine.units, between):
+                return None  # upstream put statements there, too, and which come first matters
+        elif not left and not right:
+            if before or not exact or len(new) != 1 or len(ours) != 1:
+                return None
+            return self._at(change, new[0], block, _start(new[0], self.new.lines))
+        chosen, near = (left, before[0]) if left else (right, after[0])
+        assert chosen is not None
+        unit = chosen[0].units[chosen[1]]
+        gap = self.ours.lines[near.last : change.new_start] if left else self.ours.lines[change.new_end : near.first]
+        at = unit.last if left else unit.first - len(gap)
+        same = at >= 0 and self.new.lines[at : at + len(gap)] == gap
         if left:
-            at = left[0].units[left[1]].last
-            gap = self.ours.lines[before[0].last : change.new_start]
-            at += len(gap) if lines[at : at + len(gap)] == gap else 0
-        elif right:
-            at = right[0].units[right[1]].first
-            gap = self.ours.lines[change.new_end : after[0].first]
-            at -= len(gap) if lines[at - len(gap) : at] == gap else 0
+            at += len(gap) if same else 0
         else:
-            return None
-        return self._splice(change, at, at)
+            at += 0 if same else len(gap)
+        return self._at(change, chosen[0], block, at)
+
+    def _at(self, change: Change, block: Block, like: Block, at: int) -> Splice | None:
+        return self._splice(change, at, at) if block.indent == like.indent else None
+
+
+def _start(block: Block, lines: Sequence[bytes]) -> int:
+    """The first line of a block, with the comments and blank lines above its first statement."""
+    at = block.first
+    while at and (not lines[at - 1].strip() or lines[at - 1].lstrip().startswith(b"#")):
+        at -= 1
+    return at
 
 
 def _blocks(side: Outline, like: Block, *, exact: bool) -> list[Block]:
@@ -199,10 +212,10 @@ def merge_moved(
         if None in inner.values():
             return None  # a change of the module is not one of the function that moved
         wanted += list(inner.values())
-    names = [s.name.encode() for s in wanted if s is not None]
+    bare = [s.name.encode() for s in wanted if s is not None]
     found = []
     for path, data in candidates.items():
-        if path == old_path or not all(name in data for name in names):
+        if path == old_path or not all(name in data for name in bare):
             continue
         n = outline.read(data)
         if n is not None and all(any(outline.same(s, b.scope) for b in n.blocks) for s in wanted):

@@ -183,6 +183,8 @@ def _neighbour(side: Outline, line: int, step: int) -> str:
     while 0 <= line < len(side.lines):
         place = side.place(line)
         if place.unit is not None:
+            if place.unit.is_doc:
+                return "docstring"
             if place.part == "simple":
                 return (
                     place.unit.whole
