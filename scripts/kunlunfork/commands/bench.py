@@ -16,6 +16,7 @@ def command() -> None:
 
     \b
     kunlunfork bench apply
+    kunlunfork bench ladder --onto 0.33.0
     """
 
 
@@ -60,5 +61,42 @@ def apply_(
             print(f"{name}: {why}")
         print()
         table(*report.targets_table(verdicts, report.ratios(timed)))
+
+    console.result(result, show)
+
+
+@command.command("ladder")
+@click.option("--onto", metavar="VERSION", required=True, help="The last release.")
+@click.option("--from", "begin", metavar="VERSION", help="The pin whose series is carried [default: the oldest].")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often each is timed.")
+@click.option("--dir", "folder", type=FOLDER, default=Path(), help="Where to work, in a folder removed at the end [.].")
+@click.option("--out", type=FOLDER, help="Write the result as JSON into this file, too.")
+@repo_option
+@index_option
+@offline_option
+@verb
+def ladder(
+    onto: str, begin: str | None, rounds: int, folder: Path, out: Path | None, repo: Path | None,
+    index_url: str | None, offline: bool, console: Console,
+) -> None:  # fmt: skip
+    """Time a rebase through all releases against `git rebase` of the same commits in a full checkout."""
+    from kunlunfork import cache, outfile
+    from kunlunfork.bench import ladder as bench
+    from kunlunfork.bench import run
+    from kunlunfork.sources.base import Settings
+
+    if out is not None:
+        outfile.check(out)
+    settings = Settings(cache.default(), index_url, offline, console)
+    result, timed = bench.bench_ladder(console.find_content(repo), begin, onto, rounds, folder, settings)
+    if out is not None:
+        run.write(out, result)
+
+    def show() -> None:
+        print(f"vLLM {' -> '.join(result['releases'])}, {result['patches']} patches, {rounds} rounds")
+        rows = [(t.step.name, f"{t.median:.2f} s", f"{t.least:.2f} s", f"{t.cpu:.2f} s", t.step.what) for t in timed]
+        table(("", "median", "least", "cpu", ""), rows)
+        print(f"git rebase takes {result['ratio_git_rebase_to_merges']:.1f} times as long as the merges")
+        print(f"merges within {result['limit_merges']:g} s: {'yes' if result['met'] else 'no'}")
 
     console.result(result, show)
