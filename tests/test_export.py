@@ -427,3 +427,36 @@ def test_apply_follows_the_clone_and_loses_nothing(me: Author) -> None:
     me.git("checkout", "--", STATES)
     assert apply() == "updated"
     assert "X-More: y" in me.git("log", "--format=%B")
+
+
+def test_edits_in_the_commit_of_upstream_are_not_lost_unsaid(me: Author) -> None:
+    base = me.git("rev-parse", "upstream")
+    me.replace(STATES, b"import torch\n", b"import torch\nA = 1\n")
+    me.commit("fixup! vLLM " + VERSION)
+    me.git("rebase", "--quiet", "-i", "--autosquash", "--root")
+    assert me.git("rev-list", "--max-parents=0", "HEAD") != base
+    with pytest.raises(ForkError, match="commit of upstream is not as apply made it") as error:
+        me.plan()
+    assert error.value.exit_code == CONFLICT
+    assert list(error.value.details) == [f"{STATES}: changed"]
+    fix = (error.value.fix or "").partition(": ")[2]
+    subprocess.run(["sh", "-euc", fix], env=me.env, check=True, capture_output=True)
+    assert me.git("rev-list", "--max-parents=0", "HEAD") == base
+    me.export()
+    assert b"\n+A = 1\n" in me.patch("edits-of-upstream.patch")
+    me.check()
+
+
+def test_a_tree_that_cannot_tell_what_apply_made_says_so(me: Author) -> None:
+    me.git("update-ref", "-d", "refs/kunlunfork/applied")
+    [warning] = me.plan().warnings
+    assert "refs/kunlunfork/applied" in warning
+
+
+def test_a_second_commit_that_says_it_is_upstream(me: Author) -> None:
+    """What lies below it would be taken for upstream's."""
+    me.replace(STATES, b"import torch\n", b"import torch\nA = 1\n")
+    me.commit(f"Mine\n\nKunlunfork-Base: {VERSION}")
+    with pytest.raises(ForkError, match="says that it is upstream's") as error:
+        me.plan()
+    assert error.value.exit_code == CONFLICT

@@ -14,6 +14,7 @@ from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.exportfiles import MadeFrom, Write
 from kunlunfork.fork import STAMP_PATH, Fork
+from kunlunfork.git import GitFailed
 from kunlunfork.history import Group, History
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository
@@ -62,15 +63,44 @@ def plan(content: Content, root: Path, *, include_worktree: bool = False, own_la
     head = gittree.head(root)
     history.check_idle(gittree.git_dir(root))
     with gittree.reading(root) as repository:
+        unknown = _check_upstream(repository, root, head)
         edited = worktree.edits(repository, root, head)
         if edited and include_worktree:
             planned, head = make_plan(content, root, repository, head, edited, None, own_layer=own_layer)
-            return replace(planned, takes=head)
+            return replace(planned, takes=head, warnings=(*unknown, *planned.warnings))
         planned, _ = make_plan(content, root, repository, head, {}, None, own_layer=own_layer)
     if edited:
-        warning = f"not committed, so not exported: {worktree.said(edited)} (--include-worktree takes it)"
-        planned = replace(planned, warnings=(warning, *planned.warnings))
-    return planned
+        unknown.append(f"not committed, so not exported: {worktree.said(edited)} (--include-worktree takes it)")
+    return replace(planned, warnings=(*unknown, *planned.warnings))
+
+
+def _check_upstream(repository: Repository, root: Path, head: str) -> list[str]:
+    """Refuse a history whose first commit has other files than apply put there: they would be in no patch.
+
+    Returns:
+        What the user should know where that cannot be told.
+
+    Raises:
+        ForkError: (exit 3) it has.
+    """
+    found = history.base(repository, head, root)
+    try:
+        first = gittree.base_commit(root)
+    except GitFailed:
+        return [f"{root} has no {gittree.APPLIED}: whether upstream's commit is as apply made it cannot be told"]
+    differ = patchwrite.effect(repository, first, found.id)
+    if not differ:
+        return []
+    tree, base = shlex.quote(str(root)), found.id
+    edits = f"git -C {tree} commit-tree {base}^{{tree}} -p {first} -m 'Edits of upstream'"
+    raise ForkError(
+        f"{root}: the commit of upstream is not as apply made it, and what it changes would be in no patch",
+        found=f"commit {found.shown}", expected=f"the files of commit {first[:10]}",
+        details=[f"{paths.show(path)}: changed" for path in sorted(differ)[:20]]
+        + ([f"and {len(differ) - 20} more"] if len(differ) > 20 else []),
+        fix=f"make a commit of its own of that: git -C {tree} rebase --onto $({edits}) {base}",
+        exit_code=CONFLICT,
+    )  # fmt: skip
 
 
 def make_plan(

@@ -186,10 +186,14 @@ def _git(root: Path, *args: str, env: Mapping[str, str] | None = None) -> bytes:
     return git.run([f"--work-tree={root}", *args], git_dir=root / ".git", cwd=root, env=env)
 
 
+def base_commit(root: Path) -> str:
+    """The commit of upstream's files, from which the commits that apply made start."""
+    return _git(root, "rev-list", "--max-parents=0", APPLIED).decode().split()[-1]
+
+
 def base_of(root: Path) -> str:
     """The tree of upstream's files, from which the fork's commits start."""
-    first = _git(root, "rev-list", "--max-parents=0", APPLIED).decode().split()[-1]
-    return _git(root, "rev-parse", f"{first}^{{tree}}").decode().strip()
+    return _git(root, "rev-parse", f"{base_commit(root)}^{{tree}}").decode().strip()
 
 
 def update(root: Path, fork: Fork, before: Files, *, dry_run: bool) -> str:

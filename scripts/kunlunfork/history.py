@@ -88,13 +88,27 @@ def read(repository: Repository, head: str, where: Path) -> History:
     return History(version, base, line[-1], _lay(repository, _group(rest, where), base, line))
 
 
+def base(repository: Repository, head: str, where: Path) -> Commit:
+    """The commit of upstream's that `head` descends from (raises as `read`)."""
+    return _line(repository, head, where)[0]
+
+
 def _line(repository: Repository, at: str, where: Path) -> tuple[Commit, ...]:
     """The commits from upstream's to this one."""
     found: list[Commit] = []
     while len(found) < _MOST:
-        [commit] = commits.read(repository, [at])
+        try:
+            [commit] = commits.read(repository, [at])
+        except GitFailed as e:
+            raise _foreign(where, f"commit {at[:10]} is not there (a shallow clone?)") from e
         found.append(commit)
         if commit.text.get(messages.BASE) is not None:
+            if commit.parents:
+                raise ForkError(
+                    f"{where}: a commit says that it is upstream's, and others lie below it",
+                    found=f"`{messages.BASE}` in commit {commit.shown}", expected="that line in the first commit alone",
+                    fix="take the line out of its message: git rebase -i upstream", exit_code=CONFLICT,
+                )  # fmt: skip
             return tuple(reversed(found))
         if len(commit.parents) > 1:
             raise ForkError(
