@@ -460,3 +460,28 @@ def test_a_second_commit_that_says_it_is_upstream(me: Author) -> None:
     with pytest.raises(ForkError, match="says that it is upstream's") as error:
         me.plan()
     assert error.value.exit_code == CONFLICT
+
+
+def test_what_is_staged_and_differs_from_the_file_is_not_dropped(me: Author) -> None:
+    extra = "vllm/v1/worker/gpu/kunlun/extra.py"
+    me.replace(WORKER, b"model_runner_v2 import (", b"model_runner_v2 import (  # staged")
+    me.write(extra, "X = 1\n")
+    me.git("add", "--all")
+    me.export(include_worktree=True)
+    staged, again = me.read(WORKER) + b"# staged\n", me.read(WORKER)
+    me.write(WORKER, staged)
+    me.write("vllm/new.py", "X = 1\n")
+    me.git("rm", "--quiet", "--cached", extra)  # and is there still
+    me.git("add", WORKER, "vllm/new.py")
+    me.write(WORKER, again)
+    (me.tree / "vllm/new.py").unlink()
+    before = me.files(), me.git("status", "--porcelain"), me.git("rev-parse", "HEAD")
+    with pytest.raises(ForkError, match="staged") as error:
+        me.export(include_worktree=True)
+    assert error.value.exit_code == CONFLICT
+    assert [line.partition(":")[0] for line in error.value.details] == sorted([extra, "vllm/new.py", WORKER])
+    assert (me.files(), me.git("status", "--porcelain"), me.git("rev-parse", "HEAD")) == before
+    me.write(WORKER, staged)
+    me.git("add", "--all")
+    me.export(include_worktree=True)
+    assert b"+# staged\n" in me.patch("gpu-worker-runner.patch")

@@ -65,6 +65,8 @@ def plan(content: Content, root: Path, *, include_worktree: bool = False, own_la
     with gittree.reading(root) as repository:
         unknown = _check_upstream(repository, root, head)
         edited = worktree.edits(repository, root, head)
+        if include_worktree:
+            worktree.check_staged(repository, root, head, edited)
         if edited and include_worktree:
             planned, head = make_plan(content, root, repository, head, edited, None, own_layer=own_layer)
             return replace(planned, takes=head, warnings=(*unknown, *planned.warnings))

@@ -181,6 +181,15 @@ def worktree(root: Path, repository: Repository) -> str:
     return _git(root, "write-tree", env=env).decode().strip()
 
 
+def staged(root: Path, repository: Repository) -> str:
+    """The id of the tree that the index makes (raises `ForkError`: it has conflicts, or is damaged)."""
+    env = {
+        "GIT_OBJECT_DIRECTORY": str(repository.path / "objects"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": (repository.path / "objects/info/alternates").read_text().strip(),
+    }
+    return _git(root, "write-tree", env=env).decode().strip()
+
+
 def _git(root: Path, *args: str, env: Mapping[str, str] | None = None) -> bytes:
     # The work tree's own .git, whoever owns it; and only its own, not one above.
     return git.run([f"--work-tree={root}", *args], git_dir=root / ".git", cwd=root, env=env)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,26 @@ def edits(repository: Repository, root: Path, head: str) -> Effect:
     found = patchwrite.effect(repository, head, gittree.worktree(root, repository))
     found.pop(STAMP_PATH, None)
     return found
+
+
+def check_staged(repository: Repository, root: Path, head: str, edited: Effect) -> None:
+    """Refuse what is staged and is not what the file is: only one of both could be taken.
+
+    Raises:
+        ForkError: (exit 3) there are such files.
+    """
+    differ = []
+    for path, (was, now) in patchwrite.effect(repository, head, gittree.staged(root, repository)).items():
+        have = edited[path][1] if path in edited else was
+        if have != now and path != STAMP_PATH:
+            differ.append(path)
+    if differ:
+        raise ForkError(
+            f"{root} has files that are staged and were changed since, and --include-worktree takes files as they are",
+            details=[f"{paths.show(path)}: what is staged would be lost" for path in sorted(differ)],
+            fix=f"commit what is staged: git -C {shlex.quote(str(root))} commit; or stage the files as they are: git add",
+            exit_code=CONFLICT,
+        )  # fmt: skip
 
 
 def said(found: Effect) -> str:
