@@ -21,8 +21,9 @@ from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.pins import Pin
 from kunlunfork.progress import Silent
-from kunlunfork.rebase.driver import Driver, Report, Request
+from kunlunfork.rebase.driver import Driver
 from kunlunfork.rebase.outcome import Outcome
+from kunlunfork.rebase.report import Report, Request
 from kunlunfork.rebase.session import Session
 from kunlunfork.sources import pypi
 from kunlunfork.sources.base import Settings

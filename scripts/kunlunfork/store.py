@@ -170,6 +170,14 @@ class Store(Repository):
         sizes = [int(line.split(None, 4)[3]) for line in self.git("ls-tree", "-r", "-l", tree).splitlines()]
         return Base("git", version, commit, tree, len(sizes), sum(sizes))
 
+    def has(self, name: str) -> bool:
+        """Whether an object is there."""
+        try:
+            super().git("cat-file", "-e", name)
+        except GitFailed:
+            return False
+        return True
+
     def find(self, kind: str, version: str, origin: str | None = None) -> Base | None:
         for base in self.bases():
             if (base.kind, base.version) == (kind, version) and origin in (None, base.origin):

@@ -7,9 +7,10 @@ import re
 import pytest
 from rebasekit import World, lines
 
+from kunlunfork import git
 from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK
 from kunlunfork.rebase import outcome
-from kunlunfork.rebase.driver import Request
+from kunlunfork.rebase.report import Request
 from kunlunfork.rebase.session import Session
 
 A = b"vllm/a.py"
@@ -206,3 +207,58 @@ def test_short_blob_ids_and_a_file_that_comes_twice(world: World) -> None:
     assert raw.startswith(b"Description: only DEP-3\nOrigin: vendor\ndiff --git ")
     assert raw.count(b"\n@@ ") == 2
     assert b"Touches" not in raw
+
+
+def test_what_git_format_patch_wrote(world: World) -> None:
+    """A mail of someone else: its text stays, its diff is that of the new release."""
+    world.release("1.0", {A: BASE, b"b.bin": bytes(range(256))})
+    world.pair.load({A: BASE, b"b.bin": bytes(range(256))}, {A: edited(), b"b.bin": bytes(range(255, -1, -1))})
+    new = git.run(["rev-parse", "refs/new^{tree}"], git_dir=world.pair.repo).decode().strip()
+    old = git.run(["rev-parse", "refs/old"], git_dir=world.pair.repo).decode().strip()
+    made_of = ["commit-tree", new, "-p", old, "-m", "Do it\n\nBecause."]
+    commit = git.run(made_of, git_dir=world.pair.repo).decode().strip()
+    raw = git.run(["format-patch", "-1", "--stdout", "--binary", commit], git_dir=world.pair.repo)
+    assert raw.endswith(b"-- \n" + git.run(["version"]).split()[-1] + b"\n\n")
+    world.add("0001-Do-it.patch", raw)
+    world.release("1.1", {A: b"import os\n" + BASE, b"b.bin": bytes(range(256))})
+    report = world.look(series=world.patches, start="1.0")
+    assert [o.kind for o in report.run.outcomes] == [outcome.MOVED]
+    out = world.folder / "out"
+    world.driver.begin(Session(out), Request("1.1", "1.0", series=world.patches))
+    made = (out / "0001-Do-it.patch").read_bytes()
+    assert made.startswith(raw[: raw.index(b"diff --git")])
+    assert b"GIT binary patch" in made
+    assert b"@@ -20,7 +20,7 @@" not in made
+    assert not made.endswith(b"\n\n")
+
+
+def test_an_empty_series(world: World) -> None:
+    world.release("1.0", {A: BASE})
+    world.release("1.1", {A: b"import os\n" + BASE})
+    assert world.begin().state == "done"
+    assert (world.clone.patches / "1.1" / "series").read_bytes() == b"# a comment\n"
+
+
+def test_a_module_that_became_a_package(world: World) -> None:
+    world.release("1.0", {A: BASE})
+    world.patch("p", {A: edited()})
+    world.release("1.1", {b"vllm/a/__init__.py": BASE, b"vllm/a/more.py": lines("four", "five")})
+    world.begin()
+    assert world.rebased() == {b"vllm/a/__init__.py": (REGULAR, edited())}
+
+
+def test_what_both_add_alike_is_upstreamed(world: World) -> None:
+    world.release("1.0", {A: BASE})
+    world.patch("p", {b"vllm/new.py": b"x = 1\n"})
+    world.release("1.1", {A: BASE, b"vllm/new.py": b"x = 1\n"})
+    assert world.one().kind == outcome.UPSTREAMED
+
+
+def test_a_file_that_both_delete(world: World) -> None:
+    world.release("1.0", {A: BASE, b"vllm/gone.txt": b"1\n2\n3\n"})
+    world.patch("p", {b"vllm/gone.txt": None})
+    world.release("1.1", {A: BASE})
+    found = world.one()
+    assert (found.kind, found.proof) == (
+        outcome.UPSTREAMED, ("vllm/gone.txt: with the patch as vLLM 1.1 has it (not there)",),
+    )  # fmt: skip

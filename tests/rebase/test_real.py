@@ -18,8 +18,9 @@ from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.progress import Silent
 from kunlunfork.rebase import newpin
-from kunlunfork.rebase.driver import Driver, Request
+from kunlunfork.rebase.driver import Driver
 from kunlunfork.rebase.ladder import Releases
+from kunlunfork.rebase.report import Request
 from kunlunfork.rebase.session import Session
 from kunlunfork.sources.base import Settings
 from kunlunfork.store import Base, Store

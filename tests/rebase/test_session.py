@@ -14,10 +14,14 @@ from rebasekit import World, lines
 from support import digest
 
 from kunlunfork import steps
+from kunlunfork.cache import Cache
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK
-from kunlunfork.rebase.driver import Request
+from kunlunfork.progress import Silent
+from kunlunfork.rebase.driver import Driver
+from kunlunfork.rebase.report import Request
 from kunlunfork.rebase.session import Session
+from kunlunfork.sources.base import Settings
 
 A, B = b"vllm/a.py", b"vllm/b.py"
 BASE = lines("one", "two", "three", count=12)
@@ -164,6 +168,19 @@ def test_abort_restores_exactly(world: World) -> None:
     world.driver.begin(Session(out), Request("1.1", out=out))
     world.driver.abort(Session(out))
     assert not out.exists()
+
+
+def test_a_release_that_was_pruned_meanwhile(stopped: World) -> None:
+    stopped.store.drop(stopped.bases["1.1"])
+    stopped.store.collect()
+    settings = Settings(Cache(stopped.folder / "cache"), None, True, Silent())
+    with pytest.raises(ForkError, match=r"vLLM 1\.1 is not in the store") as error:
+        Driver(stopped.clone, stopped.store, settings).go_on(stopped.session)
+    assert error.value.fix == "once without --offline"
+    stopped.release("1.1", {A: UPSTREAM, B: BASE})
+    stopped.work(A).write_bytes(RESOLVED)
+    stopped.driver.go_on(stopped.session)
+    finished(stopped)
 
 
 def test_one_rebase_at_a_time(stopped: World) -> None:

@@ -14,8 +14,8 @@ from kunlunfork.console import Console, describe, table
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.rebase import outcome
-from kunlunfork.rebase.driver import Report
 from kunlunfork.rebase.outcome import Outcome
+from kunlunfork.rebase.report import Report
 from kunlunfork.rebase.session import Session
 
 

@@ -46,7 +46,8 @@ def command(
     """
     from kunlunfork import cache
     from kunlunfork.commands import _rebase
-    from kunlunfork.rebase.driver import Driver, Request
+    from kunlunfork.rebase.driver import Driver
+    from kunlunfork.rebase.report import Request
     from kunlunfork.sources.base import Settings
     from kunlunfork.store import Store
 

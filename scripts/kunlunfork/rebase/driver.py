@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import Version
@@ -18,55 +18,16 @@ from kunlunfork.objects import scratch
 from kunlunfork.paths import Entry
 from kunlunfork.pins import Pin
 from kunlunfork.rebase import conflicts, engine, explain, finish, newpin, resolutions, start, target
-from kunlunfork.rebase.carry import Change, Resolution
+from kunlunfork.rebase.carry import Change
 from kunlunfork.rebase.engine import Run, Rung, Stop
 from kunlunfork.rebase.finish import Source
+from kunlunfork.rebase.known import Known
 from kunlunfork.rebase.ladder import Releases
-from kunlunfork.rebase.outcome import Conflict
+from kunlunfork.rebase.report import Report, Request
 from kunlunfork.rebase.session import Decision, Session, Skip, State, key_of
 from kunlunfork.rebase.treestore import TreeStore
 from kunlunfork.sources.base import Settings
 from kunlunfork.store import Store
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for. `series` None means that of the fork, `out` None its clone; `start` None its newest pin below
-    `onto`. `renames` are old -> new, folders ending with '/'."""
-
-    onto: str
-    start: str | None = None
-    leap: bool = False
-    series: Path | None = None
-    out: Path | None = None
-    renames: tuple[tuple[str, str], ...] = ()
-    dry_run: bool = False
-
-
-@dataclass(frozen=True)
-class Report:
-    """How far a rebase is.
-
-    `state` is `done` (the files were written), `whole` (they would be, but this only looked), `stopped` at a conflict,
-    or `conflict` (found by one that only looked). `collisions` are files of the overlay that the new release has too.
-    """
-
-    state: str
-    start: str
-    onto: str
-    rungs: tuple[str, ...]
-    run: Run
-    patches: tuple[str, ...]
-    skips: tuple[Skip, ...]
-    written: tuple[Path, ...] = ()
-    work: Path | None = None
-    text: Path | None = None
-    collisions: tuple[bytes, ...] = ()
-    go_on: str = ""
-
-    @property
-    def needs_a_person(self) -> bool:
-        return self.run.stop is not None or bool(self.collisions)
 
 
 class Driver:
@@ -228,14 +189,33 @@ class Driver:
             )  # fmt: skip
         with scratch(self._store.path / "objects", gittree.ATTRIBUTES) as repository, TreeStore(repository) as store:
             said = tuple((paths.from_text(a), paths.from_text(b)) for a, b in state.renames)
+            self._bring_back(state)
             all_rungs = [Rung(v, tree, {**self._pinned_renames(v), **dict(said)}) for v, tree in state.rungs]
             pin = self._releases.pin(state.start) or finish.provisional_pin(state.start)
             first = start.changes(store, all_rungs[0].tree, pin, source.patches)
             skipped = {skip.patch: skip.version for skip in state.skips}
-            known = _Known(store, session, state, self._content.root)
+            known = Known(store, session, state, self._content.root)
             yield store, source, first, engine.run(
                 store, all_rungs[0], first, all_rungs[1:], known=known.get, skipped=skipped
             )  # fmt: skip
+
+    def _bring_back(self, state: State) -> None:
+        """Releases may have gone from the store since the rebase began (`cache prune`)."""
+        stored = {base.tree for base in self._store.bases()}
+        for version, tree in state.rungs:
+            if tree in stored:
+                continue
+            try:
+                again = self._releases.base(version).tree
+            except ForkError:
+                if self._store.has(tree):
+                    continue  # a commit that is no release; nothing but a prune takes it away
+                raise
+            if again != tree:
+                raise ForkError(
+                    f"vLLM {version} is another one than when the rebase began", found=f"tree {again}",
+                    expected=f"tree {tree}", fix="begin again", exit_code=CONFLICT,
+                )  # fmt: skip
 
     def _pinned_renames(self, version: str) -> dict[bytes, bytes]:
         pin = self._releases.pin(version)
@@ -340,7 +320,7 @@ class Driver:
     def _remembered(self, store: TreeStore, session: Session, state: State) -> dict[Path, bytes]:
         """The resolutions that go to ci/resolutions."""
         made: dict[Path, bytes] = {}
-        known = _Known(store, session, state, self._content.root)
+        known = Known(store, session, state, self._content.root)
         for decision in state.decisions:
             conflict = known.conflict(decision)
             resolution = known.decided(decision)
@@ -348,39 +328,3 @@ class Driver:
             if raw is not None:
                 made[resolutions.FOLDER / resolutions.name_of(conflict.key)] = raw
         return made
-
-
-class _Known:
-    """What is known of conflicts: what was decided in this rebase, then what the clone remembers."""
-
-    def __init__(self, store: TreeStore, session: Session | None, state: State, root: Path) -> None:
-        self._store, self._session = store, session
-        self._decided = {decision.key: decision for decision in state.decisions}
-        self._remembered = resolutions.load(root)
-
-    def get(self, conflict: Conflict) -> Resolution | None:
-        decision = self._decided.get(key_of(conflict))
-        if decision is not None:
-            return self.decided(decision)
-        known = self._remembered.get(conflict.key)
-        return None if known is None else resolutions.replay(self._store, conflict, known)
-
-    def decided(self, decision: Decision) -> Resolution:
-        assert self._session is not None
-        files = {}
-        for path, entry in decision.files.items():
-            made = None
-            if entry is not None:
-                made = Entry(entry[0], self._store.put(self._session.kept(entry[1])))
-            files[paths.from_text(path)] = made
-        return Resolution(files, "as it was resolved")
-
-    def conflict(self, decision: Decision) -> Conflict:
-        """The conflict that a decision is about, without its text."""
-        kind, *sides, path = decision.key.split(" ", 4)
-        entries = []
-        for side in sides:
-            mode, _, blob = side.partition("-")
-            entries.append(None if side == "absent" else Entry(int(mode, 8), blob))
-        old, new, ours = entries
-        return Conflict(paths.from_text(path), kind, "", old, new, ours)

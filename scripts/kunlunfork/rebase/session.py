@@ -134,6 +134,7 @@ class Session:
             ) from e
         try:
             with held(self.folder / "lock"):
+                self.folder.mkdir(parents=True, exist_ok=True)  # whoever had the lock may have taken it away
                 yield
         except OSError as e:
             raise ForkError(
