@@ -169,10 +169,14 @@ def test_overlay_files_that_upstream_has_by_now(world: World) -> None:
     (layer / "vllm").mkdir(parents=True)
     (layer / "vllm" / "ours.py").write_bytes(b"x = 1\n")
     (layer / "vllm" / "free.py").write_bytes(b"x = 1\n")
+    (layer / "vllm" / "folder.py").write_bytes(b"x = 1\n")
+    (layer / "vllm" / "file").mkdir()
+    (layer / "vllm" / "file" / "in.py").write_bytes(b"x = 1\n")
     world.release("1.0", {A: BASE})
     world.patch("p", {A: EDITED})
-    world.release("1.1", {A: BASE, b"vllm/ours.py": b"theirs = 1\n"})
+    theirs = dict.fromkeys((b"vllm/ours.py", b"vllm/folder.py/x.py", b"vllm/file"), b"theirs = 1\n")
+    world.release("1.1", {A: BASE, **theirs})
     report = world.begin()
-    assert report.collisions == (b"vllm/ours.py",)
+    assert report.collisions == (b"vllm/file/in.py", b"vllm/folder.py", b"vllm/ours.py")
     assert report.needs_a_person
     assert report.state == "done"

@@ -269,6 +269,27 @@ def test_a_work_tree_that_was_deleted_is_made_again(stopped: World) -> None:
     assert stopped.work(A).read_bytes() == shown
 
 
+def test_a_pin_that_neither_sdist_nor_index_tell(world: World) -> None:
+    """Offline there is no word of the index: a pin made by hand is taken as it is."""
+    world.release("1.0", {A: BASE})
+    world.patch("p", {A: EDITED})
+    world.release("1.1", {A: BASE})
+    settings = Settings(Cache(world.folder / "cache"), None, True, Silent())
+    driver = Driver(world.clone, world.store, settings)
+    with pytest.raises(ForkError, match=r"the pin of vLLM 1\.1 cannot be made"):
+        driver.begin(world.session, Request("1.1"))
+    assert world.session.is_there()
+    old, new = (world.bases[version].origin.encode() for version in ("1.0", "1.1"))
+    pin = (world.patches / "pin.toml").read_bytes().replace(b"1.0", b"1.1").replace(old, new) + b"\n# by hand\n"
+    folder = world.clone.patches / "1.1"
+    folder.mkdir()
+    (folder / "pin.toml").write_bytes(pin)
+    report = Driver(world.clone, world.store, settings).go_on(world.session)
+    assert report.state == "done"
+    assert (folder / "pin.toml").read_bytes().endswith(b"# by hand\n")
+    assert sorted(p.name for p in folder.iterdir()) == ["p.patch", "pin.toml", "series"]
+
+
 def test_what_was_done_in_the_work_tree_stays(stopped: World) -> None:
     stopped.work(A).write_bytes(b"half done")
     stopped.driver.status(stopped.session)

@@ -95,9 +95,8 @@ class Driver:
     def look(self, request: Request) -> Report:
         """Try it, and write nothing."""
         state = self._plan(request)
-        with self._opened(state, None) as (store, source, first, run):
-            del store, source, first
-            return self._report(state, run, "conflict" if run.stop else "whole")
+        with self._opened(state, None) as (store, _, _, run):
+            return self._report(store, state, run, "conflict" if run.stop else "whole")
 
     def begin(self, session: Session, request: Request) -> Report:
         """Begin a rebase whose result goes to the folder of `session`."""
@@ -141,7 +140,7 @@ class Driver:
         """Where the rebase is; a work tree that is missing is made again."""
         with self._under_way(session) as state, self._opened(state, session) as (store, _, _, run):
             if run.stop is None:
-                return self._report(state, run, "whole")
+                return self._report(store, state, run, "whole")
             return self._stopped(store, session, state, run)
 
     @staticmethod
@@ -244,23 +243,23 @@ class Driver:
         assert run.stop is not None
         conflicts.write(store, session.work, run.stop)
         session.text.write_text(explain.text(store, run.stop, session), encoding="utf-8", errors="replace")
-        report = self._report(state, run, "stopped")
+        report = self._report(store, state, run, "stopped")
         return replace(report, work=session.work, text=session.text, go_on=session.command("continue"))
 
-    def _report(self, state: State, run: Run, what: str) -> Report:
+    def _report(self, store: TreeStore, state: State, run: Run, what: str) -> Report:
         names = tuple(change.name for change in run.changes)
         rungs = tuple(version for version, _ in state.rungs[1:])
-        return Report(what, state.start, state.onto, rungs, run, names, state.skips, collisions=self._collisions(state))
+        collisions = self._collisions(store, state)
+        return Report(what, state.start, state.onto, rungs, run, names, state.skips, collisions=collisions)
 
-    def _collisions(self, state: State) -> tuple[bytes, ...]:
-        """Files of the fork's overlay that the new release has."""
+    def _collisions(self, store: TreeStore, state: State) -> tuple[bytes, ...]:
+        """Files of the fork's overlay whose place the new release takes, as a file or as a folder."""
         if state.series:
             return ()
         ours = overlay.resolve(self._content.overlay, state.start).files
         # Paths that the release had before are said by lint.
         (_, old), (_, new) = state.rungs[0], state.rungs[-1]
-        had, has = (set(self._store.entries(tree, list(ours))) for tree in (old, new))
-        return tuple(sorted(has - had))
+        return tuple(path for path in ours if store.is_taken(new, path) and not store.is_taken(old, path))
 
     # -- the end
 
@@ -305,7 +304,7 @@ class Driver:
         for path, data in writes.items():
             steps.checkpoint("rebase: write")
             write_files(session.root, [Write(path, data, None)])
-        report = replace(self._report(state, run, "done"), written=tuple(writes))
+        report = replace(self._report(store, state, run, "done"), written=tuple(writes))
         session.remove()
         return report
 

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from kunlunfork import git
 from kunlunfork.objects import Repository
-from kunlunfork.paths import Entry
+from kunlunfork.paths import Entry, parents
 
 TREE = 0o040000
 Effect = dict[bytes, tuple[Entry | None, Entry | None]]
@@ -130,6 +130,10 @@ class TreeStore:
     def is_folder(self, tree: str, path: bytes) -> bool:
         found = self._at(tree, path)
         return found is not None and found[0] == TREE
+
+    def is_taken(self, tree: str, path: bytes) -> bool:
+        """Whether no file can be put there without something else going."""
+        return self._at(tree, path) is not None or any(self.get(tree, above) is not None for above in parents(path))
 
     def replace(self, tree: str, files: Mapping[bytes, Entry | None]) -> str:
         """The tree with these files as they are given, None for absent; a file in the way of a folder goes."""
