@@ -9,6 +9,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from kunlunfork import ahead as aheads
 from kunlunfork import edits, originals, paths, recovery, transaction
 from kunlunfork import fork as forks
 from kunlunfork import journal as journals
@@ -19,7 +20,7 @@ from kunlunfork.errors import ForkError
 from kunlunfork.fork import STAMP_PATH, Files, Fork
 from kunlunfork.journal import PRE, Change, Journal
 from kunlunfork.lock import Held, Lock
-from kunlunfork.paths import REGULAR, SYMLINK, Entry
+from kunlunfork.paths import SYMLINK, Entry
 from kunlunfork.pins import Pin, public
 from kunlunfork.progress import Progress
 from kunlunfork.record import rewrite_record
@@ -94,34 +95,6 @@ def _read_base(
             base[path] = paths.read_entry(target.root, path)
             perms[path] = _perm(target.root, path) if base[path] is not None else None
     return base, perms
-
-
-_Ahead = dict[bytes, tuple[tuple[Entry, bytes] | None, Entry | None]]
-
-
-def _ahead(fork: Fork, old: Lock, base: Files, store: Store) -> _Ahead:
-    """What somebody changed in a fork tree where only a newer fork changes it too, as after `new-patch`.
-
-    Returns:
-        By path: what upstream had there, and what is there now. Whether that is what the fork makes of it, the caller
-        compares.
-    """
-    wanted: dict[bytes, Entry | None] = dict.fromkeys(fork.added)
-    for patch in reversed(fork.patches):
-        for file in patch.files:
-            if file.old_path is not None and file.old_blob is not None:
-                wanted[file.old_path] = Entry(file.old_mode or REGULAR, file.old_blob)
-    found: _Ahead = {}
-    for path, pre in wanted.items():
-        value = base.get(path)
-        there = value[0] if value else None
-        if path in old.files or (there and there.blob) == (pre and pre.blob):
-            continue
-        if pre is None:
-            found[path] = (None, there)
-        elif (data := originals.from_store(store, pre.blob)) is not None:
-            found[path] = ((pre, data), there)
-    return found
 
 
 def _perm(root: Path, path: bytes) -> int:
@@ -213,14 +186,10 @@ def _changes(target: Target, lock: Lock | None, old: Lock | None, have: Entries)
         if after is not None and after.mode != SYMLINK:
             after_perm = journals.fresh_perm(after.mode)
             if pre.perm is not None and pre.pre is not None:
-                after_perm = pre.perm if after.mode == pre.pre.mode else _with_mode(pre.perm, after.mode)
+                after_perm = pre.perm if after.mode == pre.pre.mode else journals.with_mode(pre.perm, after.mode)
         before_perm = _perm(target.root, path) if before is not None else None
         changes.append(Change(path, before, after, before_perm, after_perm))
     return tuple(changes)
-
-
-def _with_mode(perm: int, mode: int) -> int:
-    return perm & ~0o111 if mode == REGULAR else perm | (perm & 0o444) >> 2
 
 
 def apply_in_place(
@@ -242,7 +211,7 @@ def apply_in_place(
         return replace(outcome, recovered=recovered)
 
 
-def _linked(fork: Fork, old: Lock | None) -> bool:
+def is_linked(fork: Fork, old: Lock | None) -> bool:
     """Whether a tree's overlay files are links into a clone."""
     held = {} if old is None else old.files
     plain = (path for path, file in fork.overlay.files.items() if file.entry.mode != SYMLINK)
@@ -251,10 +220,14 @@ def _linked(fork: Fork, old: Lock | None) -> bool:
 
 
 def apply_held(
-    content: Content, target: Target, store: Store, *, wanted: str | None, link: bool | None = None, dry_run: bool,
-    progress: Progress,
+    content: Content, target: Target, store: Store, *, wanted: str | None, link: bool | None = None,
+    known: Files | None = None, dry_run: bool, progress: Progress,
 ) -> Outcome:  # fmt: skip
-    """`apply_in_place` on a tree that the caller holds and that has no change under way."""
+    """`apply_in_place` on a tree that the caller holds and that has no change under way.
+
+    Args:
+        known: upstream's files, at paths of a fork tree that are already as the newer fork makes them.
+    """
     pin = pin_of(content, target.info, wanted)
     old = locks.read(target.state)
     if old is not None and old.version != pin.version:
@@ -265,7 +238,7 @@ def apply_held(
             fix=transaction.command(target.root, "revert"),
         )
     fork = forks.load(content, pin.version)
-    if _linked(fork, old) if link is None else link:
+    if is_linked(fork, old) if link is None else link:
         fork = forks.linked(fork, content)
         if target.info.layout == "installed":
             raise ForkError(
@@ -279,17 +252,16 @@ def apply_held(
     if target.info.dist_info is not None:
         extra = frozenset([paths.from_disk(target.info.dist_info.relative_to(target.root)) + b"/RECORD"])
     base, perms = _read_base(target, old, fork.touched | extra, store)
-    ahead = {} if old is None else _ahead(fork, old, base, store)
-    forks.check_base(fork, {**base, **{path: pre for path, (pre, _) in ahead.items()}}, where=str(target.root))
-    post = forks.build(fork, {**base, **{path: pre for path, (pre, _) in ahead.items()}})
+    ahead = aheads.find(fork, old, base, store, known or {})
+    forks.check_base(fork, base | ahead.base, where=str(target.root))
+    post = forks.build(fork, base | ahead.base)
     after = {path: value[0] if value else None for path, value in post.items()}
     if old is not None:
         edits.refuse(target, old, have, "apply", after)
-        if any(after[path] != now for path, (_, now) in ahead.items()):
-            forks.check_base(fork, base, where=str(target.root))
-        base |= {path: pre for path, (pre, _) in ahead.items()}
-        perms |= {path: None for path, (pre, _) in ahead.items() if pre is None}
-        have = {**have, **{path: now for path, (_, now) in ahead.items()}}
+        ahead = aheads.settle(ahead, fork, after, base, known or {}, target.root)
+        base |= ahead.base
+        perms |= ahead.perms(perms)
+        have = {**have, **ahead.now}
     plan = make_lock(fork, target.info, base, post, perms, ())
     data = transaction.collect_data(base, post)
     if target.info.dist_info is not None:
@@ -297,9 +269,10 @@ def apply_held(
         data[paths.blob_id(record)] = record
     changes = _changes(target, plan, old, have)
     made = transaction.new_folders(target.root, changes)
+    own = aheads.own_folders(target.root, ahead, plan)
     still = {b"/".join(p.split(b"/")[:i]) for p, h in plan.files.items() if h.post for i in range(1, p.count(b"/") + 1)}
     kept = tuple(f for f in (old.folders if old else ()) if f in still)
-    plan = replace(plan, folders=tuple(sorted({*kept, *made})))
+    plan = replace(plan, folders=tuple(sorted({*kept, *made, *own})))
     whole = old == plan and not changes and not originals.broken(target.state, plan)
     action = "unchanged" if whole else "updated" if old else "applied"
     if action != "unchanged" and not dry_run:

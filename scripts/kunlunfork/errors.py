@@ -42,6 +42,17 @@ class ForkError(Exception):
         self.details = tuple(details)
         self.exit_code = exit_code
 
+    def renamed(self, old: str, new: str) -> ForkError:
+        """The same error where a folder that the user never saw (`old`) bears the name of the one that is meant."""
+        message, found, expected, fix, *details = (
+            text and text.replace(old, new)
+            for text in (self.message, self.found, self.expected, self.fix, *self.details)
+        )
+        return ForkError(
+            message or "", found=found, expected=expected, fix=fix, details=[d or "" for d in details],
+            exit_code=self.exit_code,
+        )  # fmt: skip
+
     def as_json(self) -> dict[str, object]:
         """The `error` member of the `--json` object."""
         return {

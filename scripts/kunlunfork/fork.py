@@ -175,7 +175,7 @@ def build(fork: Fork, base: Files) -> Files:
     for path, (entry, data) in stages(fork, base)[-1].items():
         had = base.get(path)
         # A patch that says nothing of the mode leaves the one that is there (a checkout may have its own).
-        keep = had is not None and path not in _mode_changes(fork)
+        keep = had is not None and path not in mode_changes(fork)
         result[path] = (Entry(had[0].mode if keep and had else entry.mode, entry.blob), data)
     result.update(fork.added)
     for path, value in result.items():
@@ -184,7 +184,7 @@ def build(fork: Fork, base: Files) -> Files:
     return result
 
 
-def _mode_changes(fork: Fork) -> frozenset[bytes]:
+def mode_changes(fork: Fork) -> frozenset[bytes]:
     return frozenset(
         f.new_path for patch in fork.patches for f in patch.files if f.new_path and f.old_mode != f.new_mode
     )

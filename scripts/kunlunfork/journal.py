@@ -13,7 +13,7 @@ from kunlunfork import lock as locks
 from kunlunfork import paths
 from kunlunfork.errors import ForkError
 from kunlunfork.lock import Lock
-from kunlunfork.paths import EXECUTABLE, SYMLINK, Entry
+from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK, Entry
 
 SCHEMA = 1
 NAME = "journal.json"
@@ -59,6 +59,11 @@ def fresh_perm(mode: int) -> int:
     umask = os.umask(0)
     os.umask(umask)
     return (0o777 if mode == EXECUTABLE else 0o666) & ~umask
+
+
+def with_mode(perm: int, mode: int) -> int:
+    """These permission bits, with or without those that make a file executable."""
+    return perm & ~0o111 if mode == REGULAR else perm | (perm & 0o444) >> 2
 
 
 def _pack(entry: Entry | None, perm: int | None) -> list[object] | None:

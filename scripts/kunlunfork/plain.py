@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shlex
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
-from kunlunfork import export, exportfiles, gittree, paths, transaction, walk
+from kunlunfork import apply as applying
+from kunlunfork import export, exportfiles, gittree, paths, transaction
 from kunlunfork import fork as forks
+from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork.apply import apply_in_place
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.export import Plan
-from kunlunfork.fork import STAMP_PATH, Files
+from kunlunfork.fork import STAMP_PATH, Files, Fork
 from kunlunfork.lock import Lock
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository, scratch
 from kunlunfork.patchwrite import Effect
-from kunlunfork.paths import Entry
-from kunlunfork.progress import Progress
+from kunlunfork.paths import EXECUTABLE, SYMLINK, Entry
+from kunlunfork.pins import Pin
+from kunlunfork.progress import Progress, Silent
+from kunlunfork.sources.base import Settings, release
 from kunlunfork.store import Base, Store
 from kunlunfork.target import Target
 
@@ -25,74 +35,242 @@ from kunlunfork.target import Target
 _MADE = (b".pyc", b".pyo", b".so", b".o")
 
 
+@dataclass(frozen=True)
+class Taking:
+    """What a patch would be, and `before`: upstream's files at the paths that nothing of the fork was at till now."""
+
+    plan: Plan
+    before: Files
+
+
 def version(target: Target) -> str:
-    """The pin of a fork tree (raises `ForkError` where it carries no fork)."""
+    """The pin of a fork tree.
+
+    Raises:
+        ForkError: it carries no fork, is half changed, or is no source tree: an installed vLLM, or a wheel, lacks
+            files of the release and has others, and those are nobody's edits.
+    """
+    if journals.read(target.state) is not None:
+        raise ForkError(
+            f"{target.root} is half changed: a command was killed", fix=transaction.command(target.root, "apply")
+        )
     lock = locks.read(target.state)
     if lock is None:
         raise ForkError(f"{target.root} carries no fork", fix=transaction.command(target.root, "apply"))
+    if target.info.layout != "plain":
+        raise _no_source(
+            target, lock, "an installed vLLM" if target.info.kind == "site-packages" else "a wheel's files"
+        )
     return lock.version
 
 
-def plan(content: Content, target: Target, store: Store, base: Base, new: Text) -> Plan:
+def _no_source(target: Target, lock: Lock, found: str) -> ForkError:
+    return ForkError(
+        f"{target.root} is not a source tree that was made from the release", found=found,
+        expected="a tree whose files are those of the release, but for your edits",
+        fix=f"make one, and edit there: kunlunfork apply --vllm {lock.version} {_beside(target, 'source')}",
+    )  # fmt: skip
+
+
+def _beside(target: Target, what: str) -> str:
+    root = target.root
+    folder = Path.cwd() / f"vllm-{target.info.version}" if target.info.layout == "installed" else root
+    found, count = folder.with_name(f"{folder.name}-{what}"), 1
+    while os.path.lexists(found):
+        count += 1
+        found = folder.with_name(f"{folder.name}-{what}{count}")
+    return shlex.quote(str(found))
+
+
+def base_of(target: Target, pin: Pin, store: Store, settings: Settings) -> Base:
+    """The release that a tree was made from: its sdist, or the files of its tag.
+
+    Raises:
+        ForkError: it cannot be had.
+    """
+    if os.path.lexists(target.root / "PKG-INFO"):
+        return release(pin, store, settings)
+    found = store.release(pin, "git")
+    if found is None:
+        lock = locks.read(target.state)
+        assert lock is not None
+        raise _no_source(target, lock, f"no PKG-INFO, so not the sdist; and {pin.tag} itself is not in the cache")
+    return found
+
+
+def plan(content: Content, target: Target, store: Store, base: Base, new: Text, add: Sequence[str] = ()) -> Taking:
     """What a patch that says `new` would be, made of all edits of upstream's files; edits of overlay files join it.
 
     Args:
         base: the release that the tree was made from.
+        add: new files, relative to the tree, that go into the overlay. Others are left, and said.
 
     Raises:
-        ForkError: no fork tree; the clone has another fork by now (exit 3).
+        ForkError: no fork tree that can be taken from; a file that the fork cannot hold; the clone has another fork by
+            now, or the tree's overlay is linked (exit 3).
     """
+    version(target)
     lock = locks.read(target.state)
     assert lock is not None
     fork = forks.load(content, lock.version)
-    if (fork.series_hash, fork.overlay_hash) != (lock.series_hash, lock.overlay_hash):
-        raise ForkError(
-            f"{target.root} was made from another state of {content.root}",
-            found=f"series {lock.series_hash[:12]}, overlay {lock.overlay_hash[:12]}",
-            expected=f"series {fork.series_hash[:12]}, overlay {fork.overlay_hash[:12]}",
-            fix="go back to the commit of the clone that the tree was made from, and make the patch there",
-            exit_code=CONFLICT,
-        )  # fmt: skip
+    is_linked = applying.is_linked(fork, lock)
+    if fork.series_hash != lock.series_hash or (fork.overlay_hash != lock.overlay_hash and not is_linked):
+        raise _another_state(content, target, store, fork, lock)
     with scratch(store.path / "objects", gittree.ATTRIBUTES) as repository:
         entries = repository.entries(base.tree)
-        edited = _edits(target, lock, entries, repository)
+        added = [_added(target.root, name, lock, entries) for name in add]
+        edited = _edits(target, lock, entries, added, repository)
+        if is_linked:
+            if edited:
+                raise _linked(target, lock, edited, new)
+            notes = ("the overlay's files are links: edits of them are in the clone already",)
+            return Taking(
+                Plan(lock.version, target.root, (), fork.patches, notes, _left(target, lock, entries, added)), {}
+            )
+        _check_files(target, fork, edited, entries, repository)
         before: Files = dict.fromkeys(fork.touched)
         before.update(repository.read({p: e for p, e in entries.items() if p in fork.touched}))
         head = gittree.write_commits(repository, fork, base.tree, before)
         planned, _ = export.make_plan(content, target.root, repository, head, edited, new, own_layer=False)
-    return planned
+        known: Files = dict.fromkeys(edited.keys() - lock.files.keys())
+        known.update(repository.read({path: entries[path] for path in known if path in entries}))
+    left = _left(target, lock, entries, added)
+    return Taking(replace(planned, warnings=(*left, *planned.warnings)), known)
 
 
-def _edits(target: Target, lock: Lock, entries: Mapping[bytes, Entry], repository: Repository) -> Effect:
-    """What differs between the fork as it was applied and the files of the tree, new ones included."""
-    fork = {path: held.post for path, held in lock.files.items() if held.role != "record"}
-    whole = target.info.layout == "plain"
+def _another_state(content: Content, target: Target, store: Store, fork: Fork, lock: Lock) -> ForkError:
+    try:
+        applying.apply_in_place(content, target, store, wanted=lock.version, dry_run=True, progress=Silent())
+        fix = transaction.command(target.root, "apply")  # keeps the edits; or ends what a killed new-patch began
+    except ForkError:
+        fix = "go back to the commit of the clone that the tree was made from, and make the patch there"
+    return ForkError(
+        f"{target.root} was made from another state of {content.root}",
+        found=f"series {lock.series_hash[:12]}, overlay {lock.overlay_hash[:12]}",
+        expected=f"series {fork.series_hash[:12]}, overlay {fork.overlay_hash[:12]}",
+        fix=fix,
+        exit_code=CONFLICT,
+    )
+
+
+def _linked(target: Target, lock: Lock, edited: Effect, new: Text) -> ForkError:
+    """A linked tree's files are the clone's: what is edited besides goes by way of a tree that has files of its own."""
+    fresh = _beside(target, "plain")
+    steps = [f"kunlunfork apply --vllm {lock.version} {fresh}"]
+    options = ""
+    for path, (was, now) in sorted(edited.items()):
+        name = shlex.quote(os.fsdecode(path))
+        if now is None:
+            steps.append(f"rm {fresh}/{name}")
+            continue
+        if was is None and path not in lock.files:
+            steps.append(f"mkdir -p {fresh}/{shlex.quote(os.path.dirname(os.fsdecode(path)))}")  # noqa: PTH120
+            options += f" --add {name}"
+        steps.append(f"cp -pP {shlex.quote(str(target.root))}/{name} {fresh}/{name}")
+    steps.append(f"kunlunfork new-patch --title {shlex.quote(new.subject)}{options} {fresh}")
+    return ForkError(
+        f"the overlay's files in {target.root} are links, and a patch is made from a tree that has files of its own",
+        details=[paths.show(path) for path in sorted(edited)],
+        found=f"{len(edited)} files that are edited, replaced or new", expected="a tree made without --link",
+        fix="; ".join(steps), exit_code=CONFLICT,
+    )  # fmt: skip
+
+
+def _added(root: Path, name: str, lock: Lock, entries: Mapping[bytes, Entry]) -> bytes:
+    """The path of a new file that the user names."""
+    given = PurePosixPath(name)
+    if given.is_absolute() and given.is_relative_to(root):
+        given = given.relative_to(root)
+    path = paths.check(os.fsencode(str(given)), where="--add")
+    transaction.check_parents(root, path)
+    full = paths.on_disk(root, path)
+    if path in lock.files or path in entries:
+        raise ForkError(f"{full} is not new", expected="a file that neither vLLM nor the fork has", fix="leave it out")
+    mode = full.lstat().st_mode if os.path.lexists(full) else None
+    if mode is None or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        raise ForkError(
+            f"--add {shlex.quote(name)} names no file of {root}", found="nothing" if mode is None else "no file",
+            expected="the path of a new file, relative to the tree", fix="name each file",
+        )  # fmt: skip
+    return path
+
+
+def _edits(
+    target: Target, lock: Lock, entries: Mapping[bytes, Entry], added: Sequence[bytes], repository: Repository
+) -> Effect:
+    """What differs between the fork as it was applied and the files of the tree, and the files that are `added`."""
+    fork = {path: held.post for path, held in lock.files.items()}
+    links = paths.linked_folders(target.root, {*fork, *entries})
+    if links:
+        raise ForkError(
+            f"{paths.on_disk(target.root, links[0])} is a link, and was a folder",
+            details=[paths.show(p) for p in links],
+            expected="the folder itself: what lies behind a link is not of the tree", fix="put the folder back",
+        )  # fmt: skip
     found: Effect = {}
     datas: list[bytes] = []
-    for path in sorted({*fork, *entries}):
-        was = fork.get(path, entries.get(path))
-        if path == STAMP_PATH or (not whole and path not in fork and not path.endswith(b".py")):
+    for path in sorted({*fork, *entries, *added}):
+        if path == STAMP_PATH:
             continue
+        was = fork[path] if path in fork else entries.get(path)
         have = paths.read_entry(target.root, path)
-        if have is None and path not in fork and not whole:
-            continue
         now = have[0] if have else None
-        if now == was or (not whole and was and now and was.blob == now.blob):
-            continue  # wheels and pip have permissions of their own
-        found[path] = (was, now)
-        if have is not None:
-            datas.append(have[1])
-    for name, entry, data in walk.files(target.root / "vllm", skip={"__pycache__"}):
-        path = b"vllm/" + name
-        if path in fork or path in entries or path.endswith(_MADE) or (not whole and not path.endswith(b".py")):
-            continue
-        found[path] = (None, entry)
-        datas.append(data)
+        if now != was:
+            found[path] = (was, now)
+            if have is not None:
+                datas.append(have[1])
     repository.put(datas)
     return found
 
 
-def carry_out(content: Content, target: Target, store: Store, planned: Plan, progress: Progress) -> None:
-    """Write the patch into the clone, and let the tree's record know that it carries it (raises `ForkError`)."""
-    exportfiles.write(content.root, planned.writes)
-    apply_in_place(content, target, store, wanted=planned.version, dry_run=False, progress=progress)
+def _check_files(
+    target: Target, fork: Fork, edited: Effect, entries: Mapping[bytes, Entry], repository: Repository
+) -> None:
+    """Refuse what the fork cannot hold, naming the file of the tree (raises `ForkError`)."""
+    links = {path: now for path, (_, now) in edited.items() if now is not None and now.mode == SYMLINK}
+    for path, (_, data) in repository.read(links).items():
+        paths.check_symlink(path, data, where=str(target.root))
+    for path, (_, now) in edited.items():
+        if now is not None and now.mode == EXECUTABLE and path not in entries and path not in fork.patched:
+            full = paths.on_disk(target.root, path)
+            raise ForkError(
+                f"{full} is executable", expected="no x bit: overlay files have none",
+                fix=f"chmod a-x {shlex.quote(str(full))}",
+            )  # fmt: skip
+
+
+def _left(target: Target, lock: Lock, entries: Mapping[bytes, Entry], added: Sequence[bytes]) -> tuple[str, ...]:
+    """What to say of new files that are not taken."""
+    known = {*lock.files, *entries, *added}
+    names = [p for p in paths.walk(target.root, "vllm") if p not in known and not p.endswith(_MADE)]
+    if not names:
+        return ()
+    shown = ", ".join(map(paths.show, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return (f"new files, not taken: {shown} (--add PATH takes one into the overlay)",)
+
+
+def carry_out(content: Content, target: Target, store: Store, taking: Taking, progress: Progress) -> None:
+    """Write the patch into the clone, and let the tree's record know that it carries it.
+
+    Raises:
+        ForkError: the tree would not take what the clone would then have, and nothing was written; or a file cannot be
+            written.
+    """
+    wanted, writes = taking.plan.version, taking.plan.writes
+    with transaction.exclusive(target.root), tempfile.TemporaryDirectory(prefix="kunlunfork-") as name:
+        version(target)
+        trial = Content(Path(name).resolve(), clone=True)
+        for folder in ("patches", "overlay"):
+            noise = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(content.root / folder, trial.root / folder, symlinks=True, ignore=noise)
+        try:
+            exportfiles.write(trial.root, writes)
+            applying.apply_held(
+                trial, target, store, wanted=wanted, known=taking.before, dry_run=True, progress=progress
+            )
+        except ForkError as e:
+            raise e.renamed(str(trial.root), str(content.root)) from e
+        exportfiles.write(content.root, writes)
+        applying.apply_held(
+            content, target, store, wanted=wanted, known=taking.before, dry_run=False, progress=progress
+        )

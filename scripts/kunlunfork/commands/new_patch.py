@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
-from kunlunfork.commands._options import index_option, offline_option, repo_option, target_of, tree_options, verb
+from kunlunfork.commands._options import FOLDER, index_option, offline_option, repo_option, verb
 from kunlunfork.console import Console
 
 
+def _title(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """A subject that makes a patch of its own; `fixup!` would join another."""
+    title = " ".join(value.split())
+    if not title or not title.isprintable() or re.match(r"(fixup|squash|amend)!", title):
+        raise click.BadParameter("say in a line of text what the patch does")
+    return title
+
+
 @click.command("new-patch")
-@tree_options
-@click.option("--title", required=True, help="What the patch does, in one line: its subject, and its file's name.")
+@click.argument("tree", type=FOLDER, required=False)
+@click.option(
+    "--title",
+    required=True,
+    callback=_title,
+    help="What the patch does, in one line: its subject, and its file's name.",
+)
+@click.option("--add", multiple=True, metavar="PATH", help="A new file that goes into the overlay, relative to TREE.")
 @click.option("--check", is_flag=True, help="Change nothing; exit code 1 if there is something to take.")
 @repo_option
 @index_option
 @offline_option
 @verb
 def command(
-    tree: Path | None, site_packages: bool, python: Path | None, title: str, check: bool, repo: Path | None,
-    index_url: str | None, offline: bool, console: Console,
+    tree: Path | None, title: str, add: tuple[str, ...], check: bool, repo: Path | None, index_url: str | None,
+    offline: bool, console: Console,
 ) -> int:  # fmt: skip
     """Make a patch of the edits in a fork tree, at the end of the series.
 
     \b
     kunlunfork new-patch --title "Take the slot mapping from the host"
 
-    For trees without git. All edits of upstream's files become one patch; edited and new files of the fork's own go
-    into the overlay. The tree stays as it is, and its record says that it carries the patch.
+    For source trees without git, as apply --vllm makes them. All edits of upstream's files become one patch; edited
+    files of the overlay go into the overlay, new files where --add names them. The tree stays as it is, and its record
+    says that it carries the patch: revert gives the release.
     """
     from kunlunfork import cache, gittree, messages, plain
+    from kunlunfork import target as targets
     from kunlunfork.commands._export import clone_for, finish
     from kunlunfork.errors import ForkError
-    from kunlunfork.sources.base import Settings, release
+    from kunlunfork.sources.base import Settings
     from kunlunfork.store import Store
 
-    target = target_of(tree, site_packages, python)
+    target = targets.find(tree)
     if gittree.is_git_tree(target.root):
         raise ForkError(
             f"{target.root} is a git tree", expected="a tree without git",
@@ -45,6 +62,7 @@ def command(
     fork = clone_for(console, repo, target.root)
     folders = cache.default()
     store = Store(folders.store)
-    base = release(fork.pin(plain.version(target)), store, Settings(folders, index_url, offline, console))
-    planned = plain.plan(fork, target, store, base, messages.now(title))
-    return finish(fork, planned, check, console, lambda: plain.carry_out(fork, target, store, planned, console))
+    settings = Settings(folders, index_url, offline, console)
+    base = plain.base_of(target, fork.pin(plain.version(target)), store, settings)
+    taking = plain.plan(fork, target, store, base, messages.now(title), add)
+    return finish(fork, taking.plan, check, console, lambda: plain.carry_out(fork, target, store, taking, console))
