@@ -134,6 +134,9 @@ def _delete(name: str, old: ast.Module, ours: ast.Module, before: ast.Module, af
     if gone is None:
         return WRONG
     node, sides = gone
+    if _same(before, after):
+        # Nothing done: right if upstream deleted it as well.
+        return WRONG if any(_same(node, child) for block in blocks(there) for child in block) else RIGHT
     answers = [theirs for other, theirs in _removals(there, before, after) if _same(node, other)]
     if not answers:
         return WRONG

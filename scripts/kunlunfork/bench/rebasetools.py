@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,6 +139,12 @@ def kunlunfork(jobs: Sequence[Job], scratch: Path) -> list[Outcome]:
     return found
 
 
-def here() -> dict[str, bool]:
-    """Which programs are there."""
-    return {"quilt": shutil.which("patch", path=os.environ.get("PATH")) is not None}
+Tool = Callable[[Sequence[Job], Path], list[Outcome]]
+
+
+def tools() -> dict[str, Tool]:
+    """Those whose programs are there, by name."""
+    found: dict[str, Tool] = {"kunlunfork": kunlunfork, "git 3-way": three_way, "git apply": git_apply}
+    if shutil.which("patch") is not None:
+        found["quilt"] = quilt
+    return found

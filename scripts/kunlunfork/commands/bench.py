@@ -8,6 +8,7 @@ import click
 
 from kunlunfork.commands._options import FOLDER, index_option, offline_option, repo_option, verb
 from kunlunfork.console import Console, table
+from kunlunfork.errors import ForkError
 
 
 @click.group("bench")
@@ -98,5 +99,69 @@ def ladder(
         table(("", "median", "least", "cpu", ""), rows)
         print(f"git rebase takes {result['ratio_git_rebase_to_merges']:.1f} times as long as the merges")
         print(f"merges within {result['limit_merges']:g} s: {'yes' if result['met'] else 'no'}")
+
+    console.result(result, show)
+
+
+def _listed(value: str, what: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise ForkError(f"no {what} given", expected=f"{what} with commas between them")
+    return found
+
+
+@command.command("rebase")
+@click.option("--seed", type=int, default=7, show_default=True, help="The same seed draws the same edits.")
+@click.option(
+    "--from", "start", metavar="VERSION", default="0.25.1", show_default=True, help="Where the edits are made."
+)
+@click.option("--releases", metavar="V,V", default="0.26.0,0.29.0,0.33.0", show_default=True, help="Where they go.")
+@click.option("--n", "count", type=click.IntRange(1, 100_000), default=600, show_default=True, help="How many edits.")
+@click.option("--kinds", metavar="K,K", help="insert, replace, delete, parameter, decorate, import [default: all].")
+@click.option("--ladder/--no-ladder", default=True, help="Go to the last release step by step, too [default: yes].")
+@click.option("--dir", "folder", type=FOLDER, default=Path(), help="Where to work, in a folder removed at the end [.].")
+@click.option("--out", type=FOLDER, help="Write the result as JSON into this file, too.")
+@repo_option
+@index_option
+@offline_option
+@verb
+def rebase(
+    seed: int, start: str, releases: str, count: int, kinds: str | None, ladder: bool, folder: Path, out: Path | None,
+    repo: Path | None, index_url: str | None, offline: bool, console: Console,
+) -> None:  # fmt: skip
+    """Move edits of vLLM to other releases with kunlunfork, git's three-way merge, `git apply` and quilt.
+
+    Each edit is a small one in a function that both releases have. What a tool makes of it is judged by the syntax
+    trees alone, apart from the tool's own checks: right, doubtful (in its function, but what was before and after it
+    are others), wrong, or refused. A wrong one is what must not be.
+    """
+    from kunlunfork import cache, outfile
+    from kunlunfork.bench import rebase as measured
+    from kunlunfork.bench import run as runs
+    from kunlunfork.bench.rebasecases import KINDS
+    from kunlunfork.sources.base import Settings
+
+    if out is not None:
+        outfile.check(out)
+    wanted = tuple(KINDS) if kinds is None else _listed(kinds, "kinds of edits")
+    unknown = [kind for kind in wanted if kind not in KINDS]
+    if unknown:
+        raise ForkError(f"no such kind of edit: {', '.join(unknown)}", expected=", ".join(KINDS))
+    plan = measured.Plan(start, _listed(releases, "releases"), wanted, count, seed, ladder)
+    settings = Settings(cache.default(), index_url, offline, console)
+    result = measured.run(plan, console.find_content(repo), settings, folder)
+    if out is not None:
+        runs.write(out, result)
+
+    def show() -> None:
+        machine = result["machine"]
+        print(f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, git {machine['git']}")
+        print(f"{count} edits of vLLM {start}, seed {seed}: {', '.join(wanted)}\n")
+        tables = [measured.leaps_table, measured.ways_table, measured.kinds_table]
+        for made in [*tables, *([measured.ladder_table] if ladder else [])]:
+            table(*made(result))
+            print()
+        for name, told in result["ladder"]["tools"].items() if ladder else ():
+            print(f"ladder: {told['arrived']} of {result['ladder']['cases']} arrived by {name}")
 
     console.result(result, show)
