@@ -31,7 +31,10 @@ from kunlunfork.target import Target
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did: `action` is applied, updated, unchanged or reverted; with `dry_run` what it would do."""
+    """What a command did: `action` is applied, updated, unchanged or reverted; with `dry_run` what it would do.
+
+    `notes`: what is not as apply left it and stays so.
+    """
 
     action: str
     root: Path
@@ -43,6 +46,7 @@ class Outcome:
     overlay_hash: str
     recovered: str | None = None
     dry_run: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def _check_release(content: Content, info: TreeInfo, pin: Pin, wanted: str | None) -> None:

@@ -38,6 +38,7 @@ _SETTINGS = (
     "core.fsmonitor=false",
     "core.untrackedCache=false",
     "core.precomposeUnicode=false",
+    "core.useReplaceRefs=false",
     "apply.whitespace=nowarn",
     "diff.renames=false",
     "gc.auto=0",

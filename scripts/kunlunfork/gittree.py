@@ -9,12 +9,13 @@ import contextlib
 import os
 import shlex
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kunlunfork import commits, git, messages, paths
 from kunlunfork import fork as forks
-from kunlunfork.errors import CONFLICT, ForkError
+from kunlunfork.errors import ForkError
 from kunlunfork.fork import STAMP_PATH, Files, Fork
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository, scratch
@@ -64,6 +65,7 @@ def make(root: Path, fork: Fork, base: Base, before: Files, store: Store) -> Non
     head = write_commits(repository, fork, base.tree, before)
     repository.git("symbolic-ref", "HEAD", f"refs/heads/{branch(fork.pin.version)}")
     repository.git("update-ref", f"refs/heads/{branch(fork.pin.version)}", head)
+    repository.git("update-ref", f"refs/heads/{UPSTREAM}", first_of(repository, head))
     repository.git("update-ref", APPLIED, head)
     repository.git("read-tree", head)
     # Exit status 1 where a file differs from its commit, which then is a fault of ours.
@@ -71,15 +73,15 @@ def make(root: Path, fork: Fork, base: Base, before: Files, store: Store) -> Non
 
 
 def write_commits(repository: Repository, fork: Fork, base_tree: str, before: Files) -> str:
-    """Write the commits of the fork and the branch of upstream; returns the last one's id."""
+    """Write the commits of the fork, and no branch; returns the last one's id."""
     date = (0, "+0000")
     pin = fork.pin
     own = ("kunlunfork", "kunlunfork@invalid", *date)
     text = Text(*own, f"vLLM {pin.version}", f"{pin.tag}, {pin.commit}".encode(), ((messages.BASE, pin.version),))
     last = commits.write(repository, base_tree, None, text)
-    repository.git("update-ref", f"refs/heads/{UPSTREAM}", last)
-    index = {"GIT_INDEX_FILE": str(repository.path / "kunlunfork-index")}
-    try:
+    # Not in the repository: a killed command would leave a lock there.
+    with tempfile.TemporaryDirectory(prefix="kunlunfork-") as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         repository.git("read-tree", base_tree, env=index)
         found = forks.stages(fork, before)
         for patch, was, now in zip(fork.patches, found[:-1], found[1:], strict=True):
@@ -90,9 +92,12 @@ def write_commits(repository: Repository, fork: Fork, base_tree: str, before: Fi
             tree = _tree(repository, index, {}, files)
             fields = ((messages.OVERLAY, pin.version),)
             last = commits.write(repository, tree, last, Text(*own, f"Overlay for vLLM {pin.version}", b"", fields))
-    finally:
-        Path(index["GIT_INDEX_FILE"]).unlink(missing_ok=True)
     return last
+
+
+def first_of(repository: Repository, commit: str) -> str:
+    """The commit of upstream's that the commits of a fork start from."""
+    return repository.git("rev-list", "--max-parents=0", commit).decode().split()[-1]
 
 
 def _tree(
@@ -115,7 +120,7 @@ def head(root: Path) -> str:
     """
     _check_owner(root / ".git")
     try:
-        return _git(root, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
+        return run(root, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
     except git.GitFailed as e:
         raise ForkError(
             f"{root} has no commit that can be read", found=e.found, expected="a tree of kunlunfork apply --git"
@@ -132,13 +137,13 @@ def _check_owner(folder: Path) -> None:
 
 
 def git_dir(root: Path) -> Path:
-    return Path(os.fsdecode(_git(root, "rev-parse", "--path-format=absolute", "--git-dir").removesuffix(b"\n")))
+    return Path(os.fsdecode(run(root, "rev-parse", "--path-format=absolute", "--git-dir").removesuffix(b"\n")))
 
 
 @contextlib.contextmanager
 def reading(root: Path) -> Iterator[Repository]:
     """A repository for the length of a block that sees the objects of a git tree's, which is only read."""
-    common = _git(root, "rev-parse", "--path-format=absolute", "--git-common-dir").removesuffix(b"\n")
+    common = run(root, "rev-parse", "--path-format=absolute", "--git-common-dir").removesuffix(b"\n")
     with scratch(Path(os.fsdecode(common)) / "objects", ATTRIBUTES) as repository:
         yield repository
 
@@ -159,102 +164,109 @@ def writing(root: Path) -> Iterator[Repository]:
 
 def advance(root: Path, commit: str) -> None:
     """Move the branch on to a commit whose files are those in the work tree already."""
-    _git(root, "update-ref", "-m", "kunlunfork export --include-worktree", "HEAD", commit)
-    _git(root, "read-tree", commit)
+    run(root, "update-ref", "-m", "kunlunfork export --include-worktree", "HEAD", commit)
+    run(root, "read-tree", commit)
     # Exit status 1 where a file was edited since.
     with contextlib.suppress(git.GitFailed):
-        _git(root, "update-index", "-q", "--refresh")
+        run(root, "update-index", "-q", "--refresh")
 
 
 def worktree(root: Path, repository: Repository) -> str:
-    """The id of the tree that the files make now, committed or not, without what git ignores (in `repository`)."""
-    index = repository.path / "worktree-index"
-    own = _git(root, "rev-parse", "--path-format=absolute", "--git-path", "index").removesuffix(b"\n")
-    shutil.copyfile(os.fsdecode(own), index)
+    """The id of the tree that the files make now, committed or not, without what git ignores (in `repository`).
+
+    Repositories inside the tree are left out. The index that it was made with stays: see `worktree_index`.
+
+    Raises:
+        ForkError: git cannot read the files or its index.
+    """
+    env = worktree_index(repository)
+    try:
+        shutil.copy2(index_of(root), env["GIT_INDEX_FILE"])
+    except FileNotFoundError:
+        run(root, "read-tree", "HEAD", env=env)
+    try:
+        _look_at_all(root, env)
+        run(root, "add", "--update", env=env)
+        others = run(root, "ls-files", "-z", "--others", "--exclude-standard", env=env).split(b"\0")[:-1]
+        new = [name for name in others if not name.endswith(b"/")]
+        run(root, "update-index", "--add", "-z", "--stdin", stdin=b"".join(n + b"\0" for n in new), env=env)
+        return run(root, "write-tree", env=env).decode().strip()
+    except git.GitFailed as e:
+        where = shlex.quote(str(root))
+        own = shlex.quote(str(index_of(root)))
+        damaged = b"index file" in e.stderr
+        raise ForkError(
+            f"git cannot read {'its index of ' if damaged else 'the files in '}{root}", found=e.found,
+            fix=f"rm {own} && git -C {where} reset" if damaged else "move what git names out of the way; "
+            f"git -C {where} checkout -- FILE brings a file back",
+        ) from e  # fmt: skip
+
+
+def worktree_index(repository: Repository) -> dict[str, str]:
+    """The environment in which git uses the index of `worktree`, and writes objects to `repository` alone."""
     objects = repository.path / "objects"
-    env = {
-        "GIT_INDEX_FILE": str(index),
+    return {
+        "GIT_INDEX_FILE": str(repository.path / "worktree-index"),
         "GIT_OBJECT_DIRECTORY": str(objects),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": (objects / "info" / "alternates").read_text().strip(),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.fsdecode((objects / "info" / "alternates").read_bytes()).strip(),
     }
-    _git(root, "add", "--all", env=env)
-    return _git(root, "write-tree", env=env).decode().strip()
 
 
 def staged(root: Path, repository: Repository) -> str:
     """The id of the tree that the index makes (raises `ForkError`: it has conflicts, or is damaged)."""
-    env = {
-        "GIT_OBJECT_DIRECTORY": str(repository.path / "objects"),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": (repository.path / "objects/info/alternates").read_text().strip(),
-    }
-    return _git(root, "write-tree", env=env).decode().strip()
+    env = worktree_index(repository)
+    del env["GIT_INDEX_FILE"]
+    return run(root, "write-tree", env=env).decode().strip()
 
 
-def _git(root: Path, *args: str, env: Mapping[str, str] | None = None) -> bytes:
-    # The work tree's own .git, whoever owns it; and only its own, not one above.
-    return git.run([f"--work-tree={root}", *args], git_dir=root / ".git", cwd=root, env=env)
+def index_of(root: Path) -> Path:
+    """The index that the user's git has."""
+    own = run(root, "rev-parse", "--path-format=absolute", "--git-path", "index").removesuffix(b"\n")
+    return Path(os.fsdecode(own))
+
+
+def _look_at_all(root: Path, env: Mapping[str, str]) -> None:
+    """Undo what the user told git not to look at (--assume-unchanged, --skip-worktree), in an index of ours."""
+    flagged = [line for line in run(root, "ls-files", "-v", "-z", env=env).split(b"\0")[:-1] if line[:1] != b"H"]
+    for option, names in (
+        ("--no-assume-unchanged", [line[2:] for line in flagged if line[:1].islower()]),
+        (
+            "--no-skip-worktree",
+            [x[2:] for x in flagged if x[:1] in b"sS" and os.path.lexists(paths.on_disk(root, x[2:]))],
+        ),
+    ):
+        if names:
+            run(root, "update-index", option, "-z", "--stdin", stdin=b"".join(n + b"\0" for n in names), env=env)
+
+
+def run(root: Path, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
+    """Run git on the tree, on its own .git and none above, whoever owns it (raises `GitFailed`)."""
+    return git.run([f"--work-tree={root}", *args], git_dir=root / ".git", cwd=root, stdin=stdin, env=env)
+
+
+def applied(root: Path) -> str:
+    """The commit that the last apply made (raises `ForkError` where the record of it is gone)."""
+    if run(root, "rev-parse", "--is-shallow-repository").strip() == b"true":
+        raise ForkError(
+            f"{root} is shallow: it lacks the commit of upstream's files", expected="the whole history",
+            fix=f"git -C {shlex.quote(str(root))} fetch --unshallow, or make a new git tree beside it",
+        )  # fmt: skip
+    try:
+        return run(root, "rev-parse", "--verify", "--quiet", f"{APPLIED}^{{commit}}").decode().strip()
+    except git.GitFailed as e:
+        raise ForkError(
+            f"{root} does not say which commit the last apply made", found=f"no {APPLIED}",
+            expected="a tree that kunlunfork apply --git made",
+            fix="make a new git tree beside it, and git cherry-pick your commits there",
+        ) from e  # fmt: skip
 
 
 def base_commit(root: Path) -> str:
-    """The commit of upstream's files, from which the commits that apply made start."""
-    return _git(root, "rev-list", "--max-parents=0", APPLIED).decode().split()[-1]
+    """The commit of upstream's files, from which the commits that apply made start (raises `ForkError`)."""
+    return run(root, "rev-list", "--max-parents=0", APPLIED).decode().split()[-1]
 
 
 def base_of(root: Path) -> str:
-    """The tree of upstream's files, from which the fork's commits start."""
-    return _git(root, "rev-parse", f"{base_commit(root)}^{{tree}}").decode().strip()
-
-
-def update(root: Path, fork: Fork, before: Files, *, dry_run: bool) -> str:
-    """Put the commits of a newer fork in the place of the ones that the last `apply` made.
-
-    Files, index and branch follow. The commits that were there stay in the reflog.
-
-    Returns:
-        "updated", or "unchanged" where the branch is at these commits already.
-
-    Raises:
-        ForkError: (exit 3) commits or edits would be lost.
-    """
-    repository = Repository(git_dir(root))
-    applied = _git(root, "rev-parse", "--verify", APPLIED).decode().strip()
-    now = head(root)
-    with reading(root) as repo:
-        files = worktree(root, repo)
-    made = write_commits(repository, fork, base_of(root), before)
-    if made == applied:
-        # The fork is the one that was applied; commits on top of it are the user's.
-        return "unchanged"
-    trees = {c: _git(root, "rev-parse", f"{c}^{{tree}}").decode().strip() for c in (applied, made)}
-    if now == made and files == trees[made]:
-        if not dry_run:
-            repository.git("update-ref", APPLIED, made)
-        return "unchanged"
-    if not (now == applied and files in trees.values()) and files != trees[made]:
-        what = "commits" if now != applied else "edits"
-        raise ForkError(
-            f"{root} has {what} that apply would lose",
-            details=[*_ahead(root, applied), *_edited(root)],
-            expected="the commits that the last apply made, or files that are those of the fork already",
-            fix=f"kunlunfork export {shlex.quote(str(root))}; then run the command again",
-            exit_code=CONFLICT,
-        )
-    if dry_run:
-        return "updated"
-    # Two-way: it refuses to write over anything that is not as in HEAD.
-    _git(root, "read-tree", "-m", "-u", now, made) if files != trees[made] else _git(root, "read-tree", made)
-    _git(root, "update-ref", "-m", "kunlunfork apply", "HEAD", made)
-    repository.git("update-ref", APPLIED, made)
-    _git(root, "update-index", "-q", "--refresh")
-    return "updated"
-
-
-def _ahead(root: Path, applied: str) -> list[str]:
-    """The commits that are not what apply made."""
-    log = _git(root, "log", "--format=%h %s", f"{applied}..HEAD").decode(errors="replace")
-    return [f"commit {line}" for line in log.splitlines()]
-
-
-def _edited(root: Path) -> list[str]:
-    names = _git(root, "diff", "--name-only", "-z", "HEAD").split(b"\0")[:-1]
-    return [f"{paths.show(name)}: edited" for name in names]
+    """The tree of upstream's files, from which the fork's commits start (raises `ForkError`)."""
+    applied(root)
+    return run(root, "rev-parse", f"{base_commit(root)}^{{tree}}").decode().strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kunlunfork import exportfiles, gittree, journal, paths, transaction
+from kunlunfork import exportfiles, gitmove, gittree, journal, paths, transaction
 from kunlunfork import fork as forks
 from kunlunfork import lock as locks
 from kunlunfork.apply import Outcome, make_lock, pin_of
@@ -41,8 +41,10 @@ def update(content: Content, target: Target, *, wanted: str | None, dry_run: boo
         perms = {p: journal.fresh_perm(e[0].mode) for p, e in before.items() if e is not None}
         lock = make_lock(fork, target.info, before, post, perms, old.folders)
         lock = replace(lock, base_kind=old.base_kind, base_version=old.base_version)
-        action = gittree.update(root, fork, before, dry_run=dry_run)
-        action = "updated" if action == "unchanged" and lock != old else action
+        moved = gitmove.move(root, fork, before, dry_run=dry_run)
+        # The stamp is in no commit: git clean takes it away.
+        stamp = paths.present(root, STAMP_PATH)
+        action = "updated" if lock != old or stamp != lock.files[STAMP_PATH].post else moved.action
         if action != "unchanged" and not dry_run:
             clone = content.root if content.clone else exportfiles.clone(target.state)
             exportfiles.save(target.state, exportfiles.made_from(fork), clone)
@@ -52,7 +54,7 @@ def update(content: Content, target: Target, *, wanted: str | None, dry_run: boo
             action, root, pin.version, tuple(p.name for p in fork.patches),
             tuple(p for p in sorted(changed) if p in lock.files and lock.files[p].post),
             tuple(p for p in sorted(changed) if p not in lock.files or not lock.files[p].post),
-            fork.series_hash, fork.overlay_hash, None, dry_run,
+            fork.series_hash, fork.overlay_hash, None, dry_run, moved.notes,
         )  # fmt: skip
 
 

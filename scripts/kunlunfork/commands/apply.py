@@ -102,13 +102,19 @@ def _result(outcome: Outcome) -> dict[str, Any]:
         "series_hash": outcome.series_hash,
         "overlay_hash": outcome.overlay_hash,
         "recovered": outcome.recovered,
+        "notes": list(outcome.notes),
     }
 
 
 def _show(outcome: Outcome) -> None:
     would = "would be " if outcome.dry_run else ""
     if outcome.action == "unchanged":
-        print(f"{outcome.root} carries this fork of vLLM {outcome.version} already")
+        if outcome.notes:
+            print(
+                f"{outcome.root}: the fork of vLLM {outcome.version} has not changed since; {'; '.join(outcome.notes)}"
+            )
+        else:
+            print(f"{outcome.root} carries this fork of vLLM {outcome.version} already")
         return
     print(f"{outcome.root}: the fork of vLLM {outcome.version} {would}{outcome.action}")
     rows(
