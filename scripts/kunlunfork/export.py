@@ -69,11 +69,31 @@ def plan(content: Content, root: Path, *, include_worktree: bool = False, own_la
             worktree.check_staged(repository, root, head, edited)
         if edited and include_worktree:
             planned, head = make_plan(content, root, repository, head, edited, None, own_layer=own_layer)
-            return replace(planned, takes=head, warnings=(*unknown, *planned.warnings))
+            planned = replace(planned, takes=head, writes=(*planned.writes, *_left(content, root, planned)))
+            return replace(planned, warnings=(*unknown, *planned.warnings))
         planned, _ = make_plan(content, root, repository, head, {}, None, own_layer=own_layer)
     if edited:
         unknown.append(f"not committed, so not exported: {worktree.said(edited)} (--include-worktree takes it)")
+    planned = replace(planned, writes=(*planned.writes, *_left(content, root, planned)))
     return replace(planned, warnings=(*unknown, *planned.warnings))
+
+
+def _left(content: Content, root: Path, planned: Plan) -> list[Write]:
+    """Deletions of patches that a killed export took out of the series and did not come to delete."""
+    try:
+        known = exportfiles.load(gittree.state(root))
+    except ForkError:
+        return []  # a clone of a git tree, which --check is for
+    folder = Path("patches") / planned.version
+    names = {patch.name for patch in planned.patches} | {write.path.name for write in planned.writes}
+    left = []
+    for name, states in known.earlier.items():
+        path = paths.on_disk(Path(), paths.from_text(name))
+        if path.parent == folder and path.name not in names and path.suffix == series.SUFFIX and "" in states:
+            have = exportfiles.blob_at(content.root / path)
+            if have is not None and known.knows(name, have):
+                left.append(Write(path, None, None))
+    return left
 
 
 def _check_upstream(repository: Repository, root: Path, head: str) -> list[str]:
@@ -185,7 +205,11 @@ def _patches(
     repository: Repository, fork: Fork, base: Mapping[bytes, Entry], changes: Sequence[_Change]
 ) -> tuple[tuple[Patch, ...], list[str]]:
     kept = {patch.name: patch for patch in fork.patches}
-    was = _effects(fork, repository, base)
+    was: dict[str, Effect] | None
+    try:
+        was = _effects(fork, repository, base)
+    except ForkError:
+        was = None  # a killed export left some patches old and some new
     patches: list[Patch] = []
     warnings: list[str] = []
     names = _names([change.group for change in changes])
@@ -204,9 +228,8 @@ def _patches(
             assert entry is not None
             return next(repository.blobs([entry.blob]))
 
-        raw = patchwrite.write(
-            draft, old, kept.get(name), same_diff=was.get(name) == change.effect, version=fork.pin.version
-        )
+        same = was.get(name) == change.effect if was is not None else _claims(kept.get(name), change.effect)
+        raw = patchwrite.write(draft, old, kept.get(name), same_diff=same, version=fork.pin.version)
         patches.append(parse_patch(name, raw))
     return tuple(patches), warnings
 
@@ -222,6 +245,18 @@ def _effects(fork: Fork, repository: Repository, base: Mapping[bytes, Entry]) ->
         pairs = {p: (before.get(p), after.get(p)) for p in {*before, *after}}
         effects[patch.name] = {p: pair for p, pair in pairs.items() if pair[0] != pair[1]}
     return effects
+
+
+def _claims(patch: Patch | None, effect: Effect) -> bool:
+    """Whether a patch says that it does this; only known of edits in place."""
+    claims = {}
+    for file in patch.files if patch is not None else ():
+        if file.old_path is None or file.old_path != file.new_path:
+            return False
+        claims[file.old_path] = (file.old_blob, file.new_blob, file.old_mode != file.new_mode)
+    return claims == {
+        path: (was.blob, now.blob, was.mode != now.mode) if was and now else None for path, (was, now) in effect.items()
+    }
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
@@ -280,7 +315,7 @@ def carry_out(content: Content, root: Path, planned: Plan) -> None:
         ForkError: (exit 3) the clone has other files by now than the tree was made from; a file cannot be written.
     """
     state = gittree.state(root)
-    known = dict(exportfiles.load(state))
+    known = exportfiles.load(state)
     refuse_newer(content, root, planned, known)
     if planned.takes is not None:
         # Else the next export would find the edits in no commit, and take them out of the patches again.
@@ -291,23 +326,31 @@ def carry_out(content: Content, root: Path, planned: Plan) -> None:
             if head != planned.takes:
                 raise ForkError(f"files in {root} changed meanwhile", fix="run the command again")
         gittree.advance(root, head)
+    # Before: what a killed export leaves is ours, too.
+    noted = known.noting({each.name: each.known_as or "" for each in planned.writes})
+    exportfiles.save(state, known.files, exportfiles.clone(state) or content.root, earlier=noted.earlier)
     exportfiles.write(content.root, planned.writes)
-    for each in planned.writes:
-        name = paths.to_text(paths.from_disk(each.path))
-        known.pop(name, None)
-        if each.blob is not None:
-            known[name] = each.blob
-    exportfiles.save(state, known, content.root)
+    remember(content, root, planned)
+
+
+def remember(content: Content, root: Path, planned: Plan) -> None:
+    """Note that the clone has all that the git tree has, whoever put it there (raises `ForkError`)."""
+    exportfiles.sweep(content.root)
+    state = gittree.state(root)
+    known = exportfiles.load(state)
+    after = known.after(exportfiles.made_from(forks.load(content, planned.version)))
+    if after != known:
+        exportfiles.save(state, after.files, content.root, earlier=after.earlier)
 
 
 def refuse_newer(content: Content, root: Path, planned: Plan, made_from: MadeFrom) -> None:
     """Refuse to write over files of the clone that are not what the tree was made from (`ForkError`, exit 3)."""
     newer = []
     for write in planned.writes:
-        if write.path.name == series.SERIES:
-            continue
-        have = exportfiles.blob_at(content.root / write.path)
-        if have not in (made_from.get(paths.to_text(paths.from_disk(write.path))), write.blob):
+        if write.path.name == series.SERIES and write.name not in made_from.files:
+            continue  # a tree of an earlier kunlunfork
+        have = write.found(content.root)
+        if have != write.known_as and not made_from.knows(write.name, have):
             newer.append(f"{write.path}: {'changed' if have else 'deleted'} in the clone since")
     if newer:
         tree = shlex.quote(str(root))

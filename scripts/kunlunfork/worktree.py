@@ -41,7 +41,7 @@ def check_staged(repository: Repository, root: Path, head: str, edited: Effect) 
         raise ForkError(
             f"{root} has files that are staged and were changed since, and --include-worktree takes files as they are",
             details=[f"{paths.show(path)}: what is staged would be lost" for path in sorted(differ)],
-            fix=f"commit what is staged: git -C {shlex.quote(str(root))} commit; or stage the files as they are: git add",
+            fix=f"commit what is staged: git -C {shlex.quote(str(root))} commit; or stage the files: git add",
             exit_code=CONFLICT,
         )  # fmt: skip
 

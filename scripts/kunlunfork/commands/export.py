@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
 
 from kunlunfork.commands._options import FOLDER, repo_option, verb
 from kunlunfork.console import Console
+from kunlunfork.errors import ForkError
 
 
 @click.command("export")
@@ -38,4 +40,7 @@ def command(
     root = git_tree(tree)
     fork = clone_for(console, repo, root)
     planned = export.plan(fork, root, include_worktree=include_worktree, own_layer=own_layer)
+    if not check and not planned.writes:
+        with contextlib.suppress(ForkError, OSError):
+            export.remember(fork, root, planned)
     return finish(fork, planned, check, console, lambda: export.carry_out(fork, root, planned))
