@@ -27,7 +27,8 @@ class Pin:
     """One upstream release.
 
     `commit` has 40 hex digits, or at least 9 where no more is known. `sdist_size` is in bytes. `renames` says where
-    files (and folders, ending with '/') of the release before went, where `rebase` cannot tell by itself.
+    files (and folders, ending with '/') of the release before went, where `rebase` cannot tell by itself; and after
+    `PATH::` what a class or function of that file was called.
     """
 
     version: str

@@ -163,6 +163,23 @@ def test_look_alike_functions(world: World) -> None:
     assert found.kind in ("content", "scope")
 
 
+def test_a_class_with_another_name(world: World) -> None:
+    """The text merges, but into a class that nobody said is the same."""
+    body = "".join(
+        f"    def m{i}(self):\n        a{i} = {i}\n        b{i} = {i}\n        return a{i}\n\n" for i in range(9)
+    )
+    world.release("1.0", {A: f"class Old:\n{body}".encode()})
+    world.patch("p", {A: f"class Old:\n{body}".replace("b4 = 4", "b4 = 5").encode()})
+    world.release("1.1", {A: f"import os\n\n\nclass New:\n{body}".encode()})
+    found = conflict(world.one())
+    assert (found.kind, "Old.m4" in found.why, "New.m4" in found.why) == ("scope", True, True)
+    assert conflict(world.one(renames=(("vllm/b.py::Old", "New"),))).kind == "scope", "another file"
+    report = world.begin(renames=(("vllm/a.py::Old", "New"),))
+    assert report.run.outcomes[0].kind == outcome.MOVED
+    assert world.rebased()[A][1] == f"import os\n\n\nclass New:\n{body}".replace("b4 = 4", "b4 = 5").encode()
+    assert world.clone.pin("1.1").renames == (("vllm/a.py::Old", "New"),)
+
+
 def test_overlay_files_that_upstream_has_by_now(world: World) -> None:
     """Case 24, as a file and as a folder's place."""
     layer = world.clone.overlay / "1.0"

@@ -154,6 +154,7 @@ def test_a_commit_that_is_no_release(made: World, capsys: pytest.CaptureFixture[
         (("--onto", "1.1", "--rename", "a"), errors.USAGE),
         (("--onto", "1.1", "--rename", "a/=b"), errors.USAGE),
         (("--onto", "1.1", "--rename", "../a=b"), errors.USAGE),
+        (("--onto", "1.1", "--rename", "::Old=New"), errors.USAGE),
         (("--onto", "nonsense"), errors.USER),
         (("--onto", "1.0"), errors.USER),
         (("--onto", "0.9"), errors.USER),

@@ -20,8 +20,13 @@ from kunlunfork.rebase.session import Session
 
 
 def rename(text: str) -> tuple[str, str]:
-    """`OLD=NEW` (raises `click.UsageError`)."""
+    """`OLD=NEW`, or `PATH::OLD=NEW` for a class or function (raises `click.UsageError`)."""
     old, _, new = text.partition("=")
+    path, mark, name = old.rpartition("::")
+    if mark:
+        if not path or not name.isidentifier() or not new.isidentifier():
+            raise click.UsageError(f"--rename {text}: not PATH::OLD=NEW, two names of a class or function")
+        return old, new
     bad = any(part in ("", ".", "..") for path in (old, new) for part in path.removesuffix("/").split("/"))
     if bad or old.endswith("/") != new.endswith("/"):
         raise click.UsageError(f"--rename {text}: not OLD=NEW, two files or two folders/ of the tree")

@@ -14,7 +14,10 @@ from kunlunfork.console import Console
 @click.option("--onto", metavar="VERSION|git:PATH@REV", help="The release, or the commit of a clone of vLLM.")
 @click.option("--from", "start", metavar="VERSION", help="The pin to carry [default: the newest one below].")
 @click.option("--leap", is_flag=True, help="In one step, not release by release.")
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Where a file or folder/ went; repeatable.")
+@click.option(
+    "--rename", "renames", multiple=True, metavar="OLD=NEW",
+    help="Where a file or folder/ went; PATH::OLD=NEW: what a class or function is called now. Repeatable.",
+)  # fmt: skip
 @click.option("--continue", "go_on", is_flag=True, help="The conflict is resolved: go on.")
 @click.option("--skip", is_flag=True, help="Leave the patch in conflict out of the series.")
 @click.option("--why", default="", help="With --skip: the reason, written into the series.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kunlunfork import paths
 from kunlunfork.paths import SYMLINK, Entry
-from kunlunfork.rebase import anchor, blocks, check, merge, outcome, scope
+from kunlunfork.rebase import anchor, blocks, check, merge, outcome, renames, scope
 from kunlunfork.rebase.align import Aligned, Aligner
 from kunlunfork.rebase.blocks import Blocks
 from kunlunfork.rebase.merge import BASE, OURS, THEIRS, Merged
@@ -71,7 +71,7 @@ class Carrier:
     Args:
         old, new: the trees of the two releases.
         version: the new one.
-        renamed: files and folders (ending with '/') of which is said where they went.
+        renamed: what is said of where files went, as in `Pin.renames`.
         known: gives what is known of a conflict.
     """
 
@@ -83,6 +83,7 @@ class Carrier:
         self._blocks = made
         self._version = version
         self._known = known
+        self._names = renames.scopes(renamed)
         release = Between(store, old, new)
         self._aligner = Aligner(store, release, version, renamed)
         self._moved = Moved(store, release)
@@ -189,7 +190,14 @@ class Carrier:
         if not is_python(file.path) or file.new == file.old:
             return None
         versions = file.versions(self._store)
-        return None if versions is None else _checked(file.path, *versions)
+        if versions is None:
+            return None
+        old, ours, new, merged = versions
+        return _checked(file.path, self._named(file.path, old), self._named(file.path, ours), new, merged)
+
+    def _named(self, path: bytes, data: bytes) -> bytes:
+        """A file with the names of classes and functions that upstream has given them since, as far as that is said."""
+        return renames.rename_scopes(data, self._names[path]) if path in self._names else data
 
     def _resolve(self, conflict: Conflict, now: str) -> tuple[dict[bytes, Entry | None] | None, str]:
         """The files that settle a conflict and how they were found; None where a person must."""
@@ -202,6 +210,7 @@ class Carrier:
         if old is None or ours is None:
             return None, ""
         shown = paths.show(conflict.path)
+        old, ours = (self._named(conflict.path, data) for data in (old, ours))
         if new is not None and conflict.new is not None:
             merged = _anchored(conflict.path, old, ours, new)
             if merged is not None and _checked(conflict.path, old, ours, new, merged) is None and _sound(merged):

@@ -6,7 +6,7 @@ from kunlunfork import paths
 from kunlunfork.patchfile import parse_patch
 from kunlunfork.paths import SYMLINK, Entry
 from kunlunfork.rebase.engine import Stop
-from kunlunfork.rebase.outcome import Conflict
+from kunlunfork.rebase.outcome import SCOPE, Conflict
 from kunlunfork.rebase.session import Session
 from kunlunfork.rebase.treestore import TreeStore
 
@@ -33,6 +33,8 @@ def text(store: TreeStore, stop: Stop, session: Session) -> str:
     ]  # fmt: skip
     for conflict in stop.outcome.conflicts:
         lines += ["", "=" * 100, f"{paths.show(conflict.path)}: {conflict.kind}", f"  {conflict.why}"]
+        if conflict.kind == SCOPE:
+            lines.append("  right as it is? git add it. Where a class or function was renamed: --rename PATH::OLD=NEW")
         if conflict.candidates:
             lines.append("  it may have become one of these; move the edit there, or say --rename OLD=NEW:")
             lines += [f"    {paths.show(path)}" for path in conflict.candidates]

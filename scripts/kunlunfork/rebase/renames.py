@@ -6,6 +6,7 @@ Git pairs files by how alike they are, so that of two look-alike or nearly empty
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from kunlunfork.rebase.treestore import Between, TreeStore
 _TELLING = 12
 _FEWEST = 8
 _ALIKE, _AHEAD, _WORTH_SAYING = 0.5, 0.2, 0.3
+
+
+# Between the path (on the new release) and the old name of a class or function, in a map of renames.
+SCOPE = b"::"
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,22 @@ def mapped(renames: Mapping[bytes, bytes], path: bytes) -> bytes | None:
     folders = [key for key in renames if key.endswith(b"/") and path.startswith(key)]
     best = max(folders, key=len, default=None)
     return None if best is None else renames[best] + path[len(best) :]
+
+
+def scopes(renames: Mapping[bytes, bytes]) -> dict[bytes, dict[bytes, bytes]]:
+    """The classes and functions of each file that have another name now: path -> old name -> new name."""
+    found: dict[bytes, dict[bytes, bytes]] = {}
+    for key, new in renames.items():
+        path, mark, old = key.rpartition(SCOPE)
+        if mark:
+            found.setdefault(path, {})[old] = new
+    return found
+
+
+def rename_scopes(data: bytes, names: Mapping[bytes, bytes]) -> bytes:
+    """Python whose definitions have other names; what refers to them stays."""
+    old = b"|".join(map(re.escape, names))
+    return re.sub(rb"(?m)^([ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+)(%s)\b" % old, lambda m: m[1] + names[m[2]], data)
 
 
 def infer(store: TreeStore, release: Between, path: bytes, data: bytes) -> Found:
