@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kunlunfork import paths
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.lock import Lock
-from kunlunfork.paths import Entry
+from kunlunfork.overlay import OverlayFile
+from kunlunfork.paths import SYMLINK, Entry
 from kunlunfork.target import Target
 from kunlunfork.transaction import command, rescue
 
@@ -34,6 +37,40 @@ def local_edits(root: Path, lock: Lock) -> list[str]:
         else:
             what = "edited" if entry.blob != post.blob else "mode changed"
         found.append(f"{paths.show(path)}: {what}")
+    return [*found, *(f"{paths.show(path)}: {what}" for path, (_, what) in _linked(root, lock).items() if what)]
+
+
+def strangers(root: Path, lock: Lock, overlay: Mapping[bytes, OverlayFile]) -> list[str]:
+    """Overlay files of the lock that are links to something else than `overlay`, which the lock says that they are."""
+    found = []
+    for path, (target, what) in _linked(root, lock).items():
+        file = overlay.get(path)
+        if what or (file is not None and target == os.fsencode(file.source.absolute())):
+            continue
+        have = paths.read_entry(Path("/"), os.path.realpath(target)[1:])
+        if have is None or file is None or have[1] != file.data:
+            found.append(f"{paths.show(path)}: links to {paths.show(target)}, which is not the clone's file")
+    return found
+
+
+def _linked(root: Path, lock: Lock) -> dict[bytes, tuple[bytes, str]]:
+    """The overlay files that are links into a clone, as applied: by path the target, and what is wrong with it, if so.
+
+    The overlay's own links are relative.
+    """
+    found = {}
+    for path, held in lock.files.items():
+        if held.role != "overlay" or held.post is None or held.post.mode != SYMLINK:
+            continue
+        have = paths.read_entry(root, path) if paths.present(root, path) == held.post else None
+        if have is None or not have[1].startswith(b"/"):
+            continue
+        target = have[1]
+        try:
+            what = "" if stat.S_ISREG(os.stat(target).st_mode) else "no file"  # noqa: PTH116  (bytes)
+        except OSError:
+            what = "gone"
+        found[path] = (target, what and f"links to {paths.show(target)}, which is {what}")
     return found
 
 

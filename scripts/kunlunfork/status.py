@@ -13,7 +13,7 @@ from kunlunfork import lock as locks
 from kunlunfork import originals, paths, recovery, transaction
 from kunlunfork.apply import pin_of
 from kunlunfork.content import Content
-from kunlunfork.edits import endangered, local_edits, present, way_out
+from kunlunfork.edits import endangered, local_edits, present, strangers, way_out
 from kunlunfork.errors import ForkError
 from kunlunfork.fork import Fork
 from kunlunfork.fork import load as load_fork
@@ -89,6 +89,8 @@ def read(target: Target, content: Content | None) -> Status:
         return Status("upstream", root, info.kind, info.version, None, (), None, None, _would_apply(content, info))
     fork = _same_pin(content, lock)
     current = None if fork is None else (fork.series_hash, fork.overlay_hash) == (lock.series_hash, lock.overlay_hash)
+    if fork is not None and current:
+        edits += tuple(strangers(root, lock, fork.overlay.files))
     fix = None
     if edits and target.state == git_state(root):
         fix = f"kunlunfork export {shlex.quote(str(root))}"
