@@ -97,3 +97,70 @@ def test_a_function_that_moved_to_another_file() -> None:
     assert anchor.merge_moved(b"a.py", OLD, OURS, {b"a.py": there}) is None
     both = edited(OURS, b"import os\n", b"import os\nimport mine\n")
     assert anchor.merge_moved(b"a.py", OLD, both, {b"b.py": there}) is None, "an import does not move"
+
+
+HEAD = b"""\
+import os
+
+import first
+import second
+from third import (
+    a,
+)
+
+x = 1
+"""
+
+
+@pytest.mark.parametrize("there", [b"import first\n", b"from third import (\n    a,\n)\n"])
+def test_an_import_goes_to_any_import_that_stayed(there: bytes) -> None:
+    ours = edited(HEAD, b"import second\n", b"import second\nimport mine\n")
+    new = b"import os\n\nimport zero\n" + there + b"import last\n\nx = 1\n"
+    merged = carried(HEAD, ours, new)
+    assert merged is not None
+    assert edited(merged, b"import mine\n", b"") == new
+    assert carried(HEAD, ours, b"import zero\n\nx = 2\n") is None, "none stayed"
+    assert carried(HEAD, ours, new.replace(b"import os\n", b"x = 0\n").replace(there, there + there)) is None
+
+
+def test_star_and_future_imports_keep_their_places() -> None:
+    for line in (b"from mine import *\n", b"from __future__ import mine\n"):
+        ours = edited(HEAD, b"import second\n", b"import second\n" + line)
+        new = edited(edited(HEAD, b"import second\n", b"import other\n"), b"from third", b"from fourth")
+        assert carried(HEAD, ours, new) is None
+
+
+DECORATED = b"""\
+class A:
+    @first
+    @second(1)
+    def f(self, a):
+        return a
+
+    def g(self):
+        return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "expected"),
+    [
+        (b"    def f(self, a):\n", (b"a):\n        return a", b"b):\n        return b"), b"    def f(self, b):\n"),
+        (b"    def f(self, a):\n", (b"@second(1)", b"@second(2)"), b"    def f(self, a):\n"),
+        (b"    @first\n", (b"    @first\n", b"    @other\n"), b"    @other\n"),
+        (b"    @second(1)\n", (b"    @first\n", b"    @other\n    @first\n"), b"    @second(1)\n"),
+        (b"    @second(1)\n", (b"    @first\n", b""), b"    @second(1)\n"),
+        (b"    @first\n", (b"    @first\n", b"    @other\n    @first\n"), None),
+        (b"    @second(1)\n", (b"    @second(1)\n", b"    @other\n    @second(1)\n"), None),
+        (b"    @second(1)\n", (b"    @first\n    @second(1)\n", b"    @other\n"), None),
+        (b"    @first\n", (b"def f(", b"def h("), None),
+        (b"    def g(self):\n", (b"    def g(self):\n", b"    @other\n    def g(self):\n"), None),
+        (b"    def g(self):\n", (b"g(self):\n        return 1", b"g(a):\n        return a"), b"    def g(a):\n"),
+    ],
+)  # fmt: skip
+def test_a_decorator(at: bytes, change: tuple[bytes, bytes], expected: bytes | None) -> None:
+    """Inserted before the line `at`; upstream makes `change`; the decorator is then before the line `expected`."""
+    ours = edited(DECORATED, at, b"    @mine\n" + at)
+    new = edited(DECORATED, *change)
+    merged = carried(DECORATED, ours, new)
+    assert merged == (None if expected is None else edited(new, expected, b"    @mine\n" + expected))

@@ -201,3 +201,20 @@ def test_many_changes_and_deep_nesting() -> None:
     assert scope.check(b"a.py", old, ours, old, ours) is None
     deep = b"x = " + b"(" * 5000 + b")" * 5000 + b"\n"
     assert "does not parse" in (scope.check(b"a.py", deep, deep + b"a\n", b"b\n" + deep, b"b\n" + deep + b"a\n") or "")
+
+
+def test_decorators_and_signatures_belong_to_their_function() -> None:
+    old = b"class A:\n    @first\n    @second\n    def f(\n        self,\n    ):\n        return 1\n"
+    ours = edited(old, b"    @second\n", b"    @mine\n    @second\n")
+    assert scope.check(b"a.py", old, ours, old + b"\n", ours + b"\n") is None
+    renamed = old.replace(b"def f(", b"def g(")
+    merged = ours.replace(b"def f(", b"def g(")
+    found = scope.check(b"a.py", old, ours, renamed, merged)
+    assert found == "the change of A.f would land in A.g, line 3"
+    lower = edited(old, b"    @second\n", b"    @second\n    @mine\n")
+    swapped = edited(old, b"    @first\n    @second\n", b"    @second\n    @first\n")
+    wrong = edited(swapped, b"    @first\n", b"    @first\n    @mine\n")
+    assert scope.check(b"a.py", old, lower, swapped, wrong) is None, "next to the function on either side"
+    assert scope.check(b"a.py", old, ours, swapped, wrong) is not None
+    signed = edited(old, b"        self,\n", b"        self,\n        mine=1,\n")
+    assert scope.check(b"a.py", old, signed, renamed, signed.replace(b"def f(", b"def g(")) is not None

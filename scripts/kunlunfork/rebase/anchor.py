@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunlunfork import scopes
-from kunlunfork.rebase import linediff, names, outline, scope, spans
+from kunlunfork.rebase import heads, linediff, names, outline, scope, spans
 from kunlunfork.rebase.linediff import Change
 from kunlunfork.rebase.outline import Block, Outline, Unit
 from kunlunfork.rebase.spans import Cover, Span
@@ -83,6 +84,7 @@ class _Edit:
             span = spans.span(self.old, self.ours, slid)
             if span is not None:
                 found = self._replaced(span, span.gone) if span.gone else self._inserted(span)
+                found = found or self._decorated(span, slid)
                 if found is not None:
                     return found
         return None
@@ -119,6 +121,10 @@ class _Edit:
         exact = bool(_blocks(self.new, block, exact=True))
         new, ours = (_blocks(side, block, exact=exact) for side in (self.new, self.ours))
         before, after = block.units[: span.mine.start][-1:], block.units[span.mine.end :][:1]
+        if all(unit.is_import for unit in span.mine.units):
+            # Imports may change places: the nearest that stayed will do.
+            before = _nearest_import(block.units[: span.mine.start][::-1], ours, new) or before
+            after = _nearest_import(block.units[span.mine.end :], ours, new) or after
         left, right = (_only(units[0], ours, new) if units else None for units in (before, after))
         if left and right:
             if left[0] is not right[0] or left[1] >= right[1]:
@@ -142,8 +148,21 @@ class _Edit:
             at += 0 if same else len(gap)
         return self._at(change, chosen[0], block, at)
 
+    def _decorated(self, span: Span, change: Change) -> Splice | None:
+        """Decorators of a function that is there under its name."""
+        found = heads.decorated(span, change, self.new)
+        if found is None or span.mine is None:
+            return None
+        return self._at(change, found[0], span.mine.block, found[1])
+
     def _at(self, change: Change, block: Block, like: Block, at: int) -> Splice | None:
         return self._splice(change, at, at) if block.indent == like.indent else None
+
+
+def _nearest_import(units: Sequence[Unit], mine: Sequence[Block], theirs: Sequence[Block]) -> list[Unit]:
+    """The first of the imports at the head of `units` that the new file has as well; none where there is none."""
+    imports = itertools.takewhile(lambda unit: unit.is_import, units)
+    return [*itertools.islice((unit for unit in imports if _only(unit, mine, theirs)), 1)]
 
 
 def _start(block: Block, lines: Sequence[bytes]) -> int:

@@ -16,6 +16,7 @@ from kunlunfork.rebase import linediff
 # except* came with Python 3.11.
 _TRY: tuple[type[ast.Try], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
+DEF = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,16 @@ class Unit:
         if not self.blocks or isinstance(self.node, _TRY):
             return None
         return self.blocks[0].chain[-1]
+
+    @property
+    def is_import(self) -> bool:
+        """Whether it may come before or after other imports: all but `from __future__` and `import *`."""
+        return all(
+            isinstance(node, ast.Import | ast.ImportFrom)
+            and getattr(node, "module", None) != "__future__"
+            and node.names[0].name != "*"
+            for node in self.nodes
+        )
 
     @property
     def label(self) -> str:
@@ -141,12 +152,19 @@ class Block:
 class Place:
     """Where a line lies: `unit` is None for blank lines and comments of `block`.
 
-    `part` is 'simple' for a statement without blocks, else 'head' or, for `else:` and its like, 'clause'.
+    `part` is 'simple' for a statement without blocks, else 'decorator', 'head' or, for `else:` and its like, 'clause'.
     """
 
     block: Block
     unit: Unit | None
     part: str
+
+    @property
+    def scope(self) -> Scope | None:
+        """The function or class; the head of one, with its decorators, belongs to it."""
+        if self.unit is not None and isinstance(self.unit.node, DEF) and self.unit.blocks:
+            return self.unit.blocks[0].scope
+        return self.block.scope
 
 
 class Outline:
@@ -205,8 +223,20 @@ class Outline:
             # Comments after the last statement of an inner block belong to none: they are at its end.
             inner = next((b for b in unit.blocks if b.first <= line < b.last), None)
             if inner is None:
-                return Place(block, unit, "head" if line < unit.blocks[0].first else "clause")
+                return Place(block, unit, _part(unit, line))
             block = inner
+
+
+def _part(unit: Unit, line: int) -> str:
+    if line >= unit.blocks[0].first:
+        return "clause"
+    return "decorator" if line < unit.node.lineno - 1 else "head"
+
+
+def decorator(unit: Unit, line: int) -> str:
+    """The decorator on a line, without comments and layout."""
+    decorators: list[ast.expr] = getattr(unit.node, "decorator_list", [])
+    return next((ast.dump(d) for d in decorators if d.lineno <= line + 1 <= (d.end_lineno or d.lineno)), "")
 
 
 def _groups(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, ...]]:

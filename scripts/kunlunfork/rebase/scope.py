@@ -143,19 +143,21 @@ def _differs(*ranges: _Ranges) -> str | None:
     code = [pair for pair in pairs if pair[0].place(pair[1]).unit is not None]
     for mine, line, theirs, other in code or pairs:
         a, b = mine.place(line), theirs.place(other)
-        if not outline.same(a.block.scope, b.block.scope):
+        if not outline.same(a.scope, b.scope):
             other_name = _shown(b) if _shown(a) != _shown(b) else "another of that name"
             return f"the change of {_shown(a)} would land in {other_name}, line {other + 1}"
         if code and not _alike(a, line, b, other):
             return f"line {other + 1}: the change of {_shown(a)} would land in another block or statement of it"
     mine, start, end, theirs, at = next((r for r in ranges if r[1] < r[2]), ranges[0])
-    if not any(_beside(mine, start, end, theirs, at, at + end - start)):
+    if not any(_beside(mine, start, end, theirs, at, at + end - start)) and not (
+        _imports(mine, start, end) and any(_imports(theirs, n, n + 1) for n in (at - 1, at + end - start))
+    ):
         return f"line {at + 1}: what is before and after the change of {_shown(mine.place(start))} are others now"
     return None
 
 
 def _shown(place: Place) -> str:
-    scope = place.block.scope
+    scope = place.scope
     return "the module" if scope is None else scope.qualified
 
 
@@ -165,11 +167,17 @@ def _alike(a: Place, line: int, b: Place, other: int) -> bool:
         return a.unit is b.unit
     if (a.part, a.block.kinds) != (b.part, b.block.kinds):
         return False
-    if a.part == "clause":
+    if a.part in ("decorator", "clause"):
         return True
     if (line == a.unit.first) != (other == b.unit.first):
         return False
     return type(a.unit.node) is type(b.unit.node) and (line == a.unit.first or a.unit.label == b.unit.label)
+
+
+def _imports(side: Outline, start: int, end: int) -> bool:
+    """Whether lines are of imports, which may change places with others."""
+    units = [side.place(line).unit for line in range(max(start, 0), min(end, len(side.lines)))]
+    return bool(units) and all(unit is not None and unit.is_import for unit in units)
 
 
 def _beside(mine: Outline, start: int, end: int, theirs: Outline, other_start: int, other_end: int) -> Iterator[bool]:
@@ -191,6 +199,8 @@ def _neighbour(side: Outline, line: int, step: int) -> str:
                     if line == (place.unit.first if step > 0 else place.unit.last - 1)
                     else place.unit.label
                 )
+            if place.part == "decorator":
+                return outline.decorator(place.unit, line)
             if place.part == "head":
                 return place.unit.head or type(place.unit.node).__name__
             clause = next(block for block in place.unit.blocks if block.first > line)
