@@ -215,6 +215,9 @@ def test_decorators_and_signatures_belong_to_their_function() -> None:
     swapped = edited(old, b"    @first\n    @second\n", b"    @second\n    @first\n")
     wrong = edited(swapped, b"    @first\n", b"    @first\n    @mine\n")
     assert scope.check(b"a.py", old, lower, swapped, wrong) is None, "next to the function on either side"
-    assert scope.check(b"a.py", old, ours, swapped, wrong) is not None
+    third = edited(old, b"    @first\n    @second\n", b"    @third\n    @fourth\n")
+    assert (
+        scope.check(b"a.py", old, ours, third, edited(third, b"    @third\n", b"    @mine\n    @third\n")) is not None
+    )
     signed = edited(old, b"        self,\n", b"        self,\n        mine=1,\n")
     assert scope.check(b"a.py", old, signed, renamed, signed.replace(b"def f(", b"def g(")) is not None
