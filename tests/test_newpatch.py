@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from kunlunfork.store import Base, Store
 STATES = "vllm/v1/worker/gpu/states.py"
 WORKER = "vllm/v1/worker/gpu_worker.py"
 SWITCHES = "vllm/v1/worker/gpu/kunlun/switches.py"
+BACKEND = "vllm/v1/worker/gpu/kunlun/backend.py"
+EXTRA = "vllm/v1/worker/gpu/kunlun/extra.py"
 
 
 @pytest.fixture
@@ -334,3 +337,42 @@ def test_a_checkout_whose_release_is_not_known_is_refused(
 def test_a_title_that_names_no_patch_is_wrong_usage(me: Author, title: str) -> None:
     done = _cli(me, "new-patch", "--title", title, "--repo", me.clone.root, me.tree)
     assert (done.returncode, "--title" in done.stderr) == (2, True)
+
+
+def test_a_killed_new_patch_is_ended_by_the_next(me: Author, upstream: Upstream) -> None:
+    """Whatever of it was written: the same command, or the one that it names, ends with the same clone and tree."""
+    fresh = {path: paths.read_entry(me.tree, path) for path in forks.load(me.clone, VERSION).touched}
+    lock = (me.tree / ".kunlunfork/lock.json").read_bytes()
+    for path in (STATES, WORKER, SWITCHES):
+        _content(me, path)
+    _delete(me, BACKEND)
+    me.write(EXTRA, "X = 1\n")
+    taking = _take(me, "Mine", EXTRA)
+    writes = exportfiles.in_order(taking.plan.writes)
+    assert len(writes) == 5
+    wanted: dict[str, bytes] | None = None
+    for count in reversed(range(len(writes) + 1)):
+        exportfiles.write(me.clone.root, writes[:count])
+        try:
+            _make(me, "Mine", EXTRA)
+        except ForkError as e:
+            assert e.fix == f"kunlunfork apply --in-place '{me.tree}'"
+            assert count >= len(writes) - 1
+            apply(me.clone, me.tree, me.store)
+            if count < len(writes):  # the deletion, which comes last
+                _delete(me, BACKEND)
+                _make(me, "Mine")
+        done = status.read(target.of_tree(me.tree), me.clone)
+        assert (done.state, done.current) == ("applied", True)
+        have = {name: re.sub(rb"(?m)^Date: .*", b"", raw) for name, raw in me.files().items()}
+        wanted = wanted or have
+        assert have == wanted, count
+        for name in me.changed():
+            data = me.start.get(name)
+            (me.clone.root / name).write_bytes(data) if data is not None else (me.clone.root / name).unlink()
+        assert me.changed() == set()
+        (me.tree / ".kunlunfork/lock.json").write_bytes(lock)
+        stamp = fresh[forks.STAMP_PATH]
+        assert stamp is not None
+        me.write(os.fsdecode(forks.STAMP_PATH), stamp[1])
+        assert not (me.tree / BACKEND).exists()

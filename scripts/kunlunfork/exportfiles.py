@@ -173,7 +173,7 @@ def write(root: Path, writes: Iterable[Write]) -> None:
     Raises:
         ForkError: a file cannot be written; then all is as before.
     """
-    ordered = _in_order(writes)
+    ordered = in_order(writes)
     done: list[tuple[Path, tuple[paths.Entry, bytes] | None]] = []
     at = root / _STAGE
     try:
@@ -199,7 +199,7 @@ def write(root: Path, writes: Iterable[Write]) -> None:
         sweep(root)
 
 
-def _in_order(writes: Iterable[Write]) -> list[Write]:
+def in_order(writes: Iterable[Write]) -> list[Write]:
     """New files before the series that names them, deletions last, but for what is in the way of a new file."""
     every = list(writes)
     new = {each.path for each in every if each.data is not None}

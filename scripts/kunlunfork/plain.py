@@ -114,7 +114,7 @@ def plan(content: Content, target: Target, store: Store, base: Base, new: Text, 
     assert lock is not None
     fork = forks.load(content, lock.version)
     is_linked = applying.is_linked(fork, lock)
-    if fork.series_hash != lock.series_hash or (fork.overlay_hash != lock.overlay_hash and not is_linked):
+    if fork.series_hash != lock.series_hash or not (is_linked or _has_overlay(target, fork, lock)):
         raise _another_state(content, target, store, fork, lock)
     with scratch(store.path / "objects", gittree.ATTRIBUTES) as repository:
         entries = repository.entries(base.tree)
@@ -125,7 +125,7 @@ def plan(content: Content, target: Target, store: Store, base: Base, new: Text, 
                 raise _linked(target, lock, edited, new)
             notes = ("the overlay's files are links: edits of them are in the clone already",)
             return Taking(
-                Plan(lock.version, target.root, (), fork.patches, notes, _left(target, lock, entries, added)), {}
+                Plan(lock.version, target.root, (), fork.patches, notes, _left(target, fork, entries, added)), {}
             )
         _check_files(target, fork, edited, entries, repository)
         before: Files = dict.fromkeys(fork.touched)
@@ -134,8 +134,17 @@ def plan(content: Content, target: Target, store: Store, base: Base, new: Text, 
         planned, _ = export.make_plan(content, target.root, repository, head, edited, new, own_layer=False)
         known: Files = dict.fromkeys(edited.keys() - lock.files.keys())
         known.update(repository.read({path: entries[path] for path in known if path in entries}))
-    left = _left(target, lock, entries, added)
-    return Taking(replace(planned, warnings=(*left, *planned.warnings)), known)
+    warnings = (w.replace("at the end of the commit's message", "in its header") for w in planned.warnings)
+    return Taking(replace(planned, warnings=(*_left(target, fork, entries, added), *warnings)), known)
+
+
+def _has_overlay(target: Target, fork: Fork, lock: Lock) -> bool:
+    """Whether the clone has the overlay that was applied, but for edits of the tree that a killed `new-patch` wrote."""
+    was = {path: held.post for path, held in lock.files.items() if held.role == "overlay"}
+    now = {path: file.entry for path, file in fork.overlay.files.items()}
+    return fork.overlay_hash == lock.overlay_hash or all(
+        paths.present(target.root, path) == now.get(path) for path in {*was, *now} if was.get(path) != now.get(path)
+    )
 
 
 def _another_state(content: Content, target: Target, store: Store, fork: Fork, lock: Lock) -> ForkError:
@@ -239,9 +248,9 @@ def _check_files(
             )  # fmt: skip
 
 
-def _left(target: Target, lock: Lock, entries: Mapping[bytes, Entry], added: Sequence[bytes]) -> tuple[str, ...]:
+def _left(target: Target, fork: Fork, entries: Mapping[bytes, Entry], added: Sequence[bytes]) -> tuple[str, ...]:
     """What to say of new files that are not taken."""
-    known = {*lock.files, *entries, *added}
+    known = {*fork.touched, *entries, *added}
     names = [p for p in paths.walk(target.root, "vllm") if p not in known and not p.endswith(_MADE)]
     if not names:
         return ()
