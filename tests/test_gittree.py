@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import gitkit
 import pytest
 from gitkit import Author
-from support import VERSION, Upstream
+from support import REPO, VERSION, Upstream
 
 from kunlunfork import apply, gitmove, gittree, make, status, target
 from kunlunfork.content import Content
@@ -267,4 +269,66 @@ def test_a_lost_record_of_what_apply_made(me: Author) -> None:
 
 def test_replaced_objects_are_not_followed(me: Author) -> None:
     me.git("replace", "upstream", "HEAD")
+    assert again(me).action == "unchanged"
+
+
+def cli(me: Author, *args: str, cwd: Path | None = None, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "kunlunfork", *args], cwd=cwd or me.tree, env={**os.environ, **env}, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_loop_of_the_readme_in_the_tree_uses_the_clone_that_the_tree_remembers(me: Author) -> None:
+    made = json.loads((me.tree / ".git/kunlunfork/made-from.json").read_text())
+    (me.tree / ".git/kunlunfork/made-from.json").write_text(json.dumps({**made, "clone": str(me.clone.root)}))
+    me.write(SWITCHES, me.read(SWITCHES) + b"# mine\n")
+    me.git("commit", "-qa", "--fixup", "HEAD")
+    assert "written" in cli(me, "export")
+    assert "state  applied" in cli(me, "status")
+    assert "updated" in cli(me, "apply", "--vllm", VERSION, ".")
+    assert me.read(SWITCHES).endswith(b"# mine\n")
+    assert "already" in cli(me, "apply", "--vllm", VERSION, ".")
+    assert "whole" in cli(me, "verify")
+    # Named, another clone is meant.
+    assert "updated" in cli(me, "apply", "--vllm", VERSION, ".", KUNLUNFORK_REPO=str(REPO))
+    assert "updated" in cli(me, "apply", "--vllm", VERSION, ".", "--repo", str(me.clone.root))
+    assert "updated" in cli(me, "apply", "--vllm", VERSION, str(me.tree), cwd=REPO)
+
+
+def test_what_is_exported_is_no_edit_any_more(me: Author) -> None:
+    me.write(SWITCHES, me.read(SWITCHES) + b"# mine\n")
+    me.git("commit", "-qa", "--fixup", "HEAD")
+    found = status.read(target.of_tree(me.tree), me.clone)
+    assert (found.state, found.exported, found.fix) == ("edited", (), f"kunlunfork export '{me.tree}'")
+    me.export()
+    found = status.read(target.of_tree(me.tree), me.clone)
+    assert (found.state, found.edits, found.current) == ("applied", (), False)
+    assert found.exported == (f"{SWITCHES}: edited",)
+    assert (found.fix or "").startswith("kunlunfork apply")
+    assert status.verify(target.of_tree(me.tree), me.clone, None).problems == found.exported
+    again(me)
+    assert status.read(target.of_tree(me.tree), me.clone).exported == ()
+
+
+def test_a_lost_stamp_is_for_apply(me: Author) -> None:
+    (me.tree / KUNLUN / "_build.py").unlink()
+    assert (status.read(target.of_tree(me.tree), me.clone).fix or "").startswith("kunlunfork apply")
+
+
+def test_worktrees_and_clones_are_told(me: Author) -> None:
+    where = me.tree.parent
+    me.git("worktree", "add", "-q", "-b", "topic", str(where / "worktree"))
+    me.git("-c", "core.attributesFile=/dev/null", "clone", "-q", str(me.tree), str(where / "cloned"))
+    for name, said in (("worktree", "is a git worktree of"), ("cloned", "is a clone of")):
+        with pytest.raises(ForkError, match=said):
+            target.of_tree(where / name)
+    me.git("worktree", "remove", "--force", str(where / "worktree"))
+    me.git("init", "-q", "--separate-git-dir", str(where / "apart"))
+    with pytest.raises(ForkError, match="lies elsewhere") as e:
+        target.of_tree(me.tree)
+    assert e.value.fix is not None
+    subprocess.run(["sh", "-euc", e.value.fix.removeprefix("bring it back: ")], check=True)
     assert again(me).action == "unchanged"

@@ -126,6 +126,17 @@ def is_installed(content: Content) -> bool:
     return content.root in (_PACKAGE / "_content", _CLONE)
 
 
+def _around() -> Path | None:
+    """The clone around the current folder."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if _is_clone(folder)), None)
+
+
+def is_chosen(repo: Path | None) -> bool:
+    """Whether the user says which fork is meant, by an option, a variable or where they stand."""
+    return repo is not None or bool(os.environ.get(ENV)) or _around() is not None
+
+
 def find(repo: Path | None = None) -> Content:
     """The fork's content: `repo`, else $KUNLUNFORK_REPO, else the clone around the current folder, else the package's.
 
@@ -144,12 +155,11 @@ def find(repo: Path | None = None) -> Content:
                 fix="name the clone: --repo DIR" if repo else f"unset {ENV}",
             )
         return Content(given.resolve(), clone=True)
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if _is_clone(folder):
-            if folder != _CLONE:
-                _check_owner(folder)
-            return Content(folder, clone=True)
+    around = _around()
+    if around is not None:
+        if around != _CLONE:
+            _check_owner(around)
+        return Content(around, clone=True)
     if (_PACKAGE / "_content" / "patches").is_dir():
         return Content(_PACKAGE / "_content", clone=False)
     if _is_clone(_CLONE):  # an editable install

@@ -20,7 +20,7 @@ from kunlunfork.fork import STAMP_PATH, Files, Fork
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository, scratch
 from kunlunfork.paths import Entry
-from kunlunfork.sources.tree import git_state
+from kunlunfork.sources.tree import git_state, has_git_state
 from kunlunfork.store import Base, Store
 
 # What the last apply made of the fork.
@@ -36,7 +36,7 @@ def state(root: Path) -> Path:
 
 
 def is_git_tree(root: Path) -> bool:
-    return state(root).is_dir()
+    return has_git_state(root)
 
 
 def branch(version: str) -> str:
@@ -259,6 +259,38 @@ def applied(root: Path) -> str:
             expected="a tree that kunlunfork apply --git made",
             fix="make a new git tree beside it, and git cherry-pick your commits there",
         ) from e  # fmt: skip
+
+
+def kin(root: Path) -> ForkError | None:
+    """What to say of a tree whose .git is not what `apply --git` made, and whose commits are; None for any other."""
+    try:
+        own, common = (
+            Path(os.fsdecode(run(root, "rev-parse", "--path-format=absolute", option).removesuffix(b"\n")))
+            for option in ("--git-dir", "--git-common-dir")
+        )
+        said = run(root, "log", "-50", "--format=%B", "HEAD").splitlines()
+    except ForkError:  # no repository, no commit, no git
+        return None
+    if (common / git_state(root).name).is_dir():
+        if own == common:
+            where, git_folder = shlex.quote(str(root / ".git")), shlex.quote(str(common))
+            return ForkError(
+                f"the git folder of {root} lies elsewhere", found=str(common), expected=str(root / ".git"),
+                fix=f"bring it back: rm {where} && mv {git_folder} {where}",
+            )  # fmt: skip
+        first = run(root, "worktree", "list", "--porcelain", "-z").split(b"\0")[0].removeprefix(b"worktree ")
+        return ForkError(
+            f"{root} is a git worktree of a fork tree", expected="the tree that kunlunfork apply --git made",
+            fix=f"name that tree, and git switch there: {shlex.quote(os.fsdecode(first))}",
+        )  # fmt: skip
+    names = tuple(f"{name}: ".encode() for name in (messages.BASE, messages.PATCH, messages.OVERLAY))
+    if any(line.startswith(names) for line in said):
+        return ForkError(
+            f"{root} is a clone of a fork tree, without the record of what apply did",
+            expected="the tree that kunlunfork apply --git made",
+            fix="fetch your commits into the tree that apply made, and go on there",
+        )
+    return None
 
 
 def base_commit(root: Path) -> str:

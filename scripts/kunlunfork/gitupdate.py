@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from kunlunfork import exportfiles, gitmove, gittree, journal, paths, transaction
 from kunlunfork import fork as forks
@@ -32,10 +33,7 @@ def update(content: Content, target: Target, *, wanted: str | None, dry_run: boo
                 expected=pin.version, fix="make another tree: name another folder",
             )  # fmt: skip
         fork = forks.load(content, pin.version)
-        repository = Repository(gittree.git_dir(root))
-        entries = repository.entries(gittree.base_of(root))
-        before: Files = dict.fromkeys(fork.touched)
-        before.update(repository.read({p: e for p, e in entries.items() if p in fork.touched}))
+        before = originals(root, fork)
         forks.check_base(fork, before, where=str(root))
         post = forks.build(fork, before)
         perms = {p: journal.fresh_perm(e[0].mode) for p, e in before.items() if e is not None}
@@ -56,6 +54,27 @@ def update(content: Content, target: Target, *, wanted: str | None, dry_run: boo
             tuple(p for p in sorted(changed) if p not in lock.files or not lock.files[p].post),
             fork.series_hash, fork.overlay_hash, None, dry_run, moved.notes,
         )  # fmt: skip
+
+
+def originals(root: Path, fork: forks.Fork) -> Files:
+    """What upstream has at each path that a fork touches, as the commits of a git tree know it (raises `ForkError`)."""
+    repository = Repository(gittree.git_dir(root))
+    entries = repository.entries(gittree.base_of(root))
+    before: Files = dict.fromkeys(fork.touched)
+    before.update(repository.read({p: e for p, e in entries.items() if p in fork.touched}))
+    return before
+
+
+def has_all(root: Path, fork: forks.Fork, lock: locks.Lock) -> bool:
+    """Whether the files of a git tree are those of a fork, other than the one of its lock: after an export they are."""
+    try:
+        post = forks.build(fork, originals(root, fork))
+    except ForkError:
+        return False
+    expected = {path: held.pre for path, held in lock.files.items()}
+    expected.update({path: None if value is None else value[0] for path, value in post.items()})
+    expected.pop(STAMP_PATH, None)
+    return all(paths.present(root, path) == entry for path, entry in expected.items())
 
 
 def _record(target: Target, fork: forks.Fork, before: Files, post: Files, lock: locks.Lock) -> None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kunlunfork import gitupdate, originals, paths, recovery, transaction
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
-from kunlunfork import originals, paths, recovery, transaction
 from kunlunfork.apply import pin_of
 from kunlunfork.content import Content
 from kunlunfork.edits import endangered, local_edits, present, strangers, way_out
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import Fork
+from kunlunfork.fork import STAMP_PATH, Fork
 from kunlunfork.fork import load as load_fork
 from kunlunfork.journal import PRE
 from kunlunfork.lock import Lock
@@ -35,7 +35,7 @@ class Status:
 
     `state`: upstream (no fork), applied, edited, interrupted (a killed command; `interrupted` says which and how far),
     leftover (a command killed before it changed anything). `current`: whether the tree carries the fork's present
-    content; None where there is no such pin.
+    content; None where there is no such pin. `exported`: edits of a git tree that its clone has, until the next apply.
     """
 
     state: State
@@ -47,6 +47,7 @@ class Status:
     interrupted: str | None
     current: bool | None
     fix: str | None
+    exported: tuple[str, ...] = ()
 
 
 def _interrupted(target: Target, lock: Lock | None) -> Status | None:
@@ -92,8 +93,17 @@ def read(target: Target, content: Content | None) -> Status:
     if fork is not None and current:
         edits += tuple(strangers(root, lock, fork.overlay.files))
     fix = None
+    exported: tuple[str, ...] = ()
     if edits and target.state == git_state(root):
-        fix = f"kunlunfork export {shlex.quote(str(root))}"
+        stamp = f"{paths.show(STAMP_PATH)}: "
+        if all(edit.startswith(stamp) for edit in edits):
+            # It is in no commit: git clean takes it away, and apply puts it back.
+            fix = transaction.command(root, "apply")
+        elif fork is not None and not current and gitupdate.has_all(root, fork, lock):
+            edits, exported = (), edits
+            fix = transaction.command(root, "apply")
+        else:
+            fix = f"kunlunfork export {shlex.quote(str(root))}"
     elif edits:
         fix = way_out(target, lock, endangered(root, lock, present(root, lock)), "apply")
     elif current is False:
@@ -108,6 +118,7 @@ def read(target: Target, content: Content | None) -> Status:
         None,
         current,
         fix,
+        exported,
     )
 
 
@@ -157,7 +168,7 @@ def verify(target: Target, content: Content | None, upstream: Mapping[bytes, Ent
             fix=status.fix,
         )  # fmt: skip
     problems = [status.interrupted] if status.interrupted else []
-    problems += status.edits
+    problems += [*status.edits, *status.exported]
     if lock is not None:
         for blob, what in originals.broken(target.state, lock).items():
             file = (target.state / PRE / blob).relative_to(target.root)

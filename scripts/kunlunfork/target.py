@@ -43,7 +43,13 @@ def _of(info: TreeInfo) -> Target:
 
 def of_tree(folder: Path) -> Target:
     """The tree in exactly this folder (raises `ForkError` where it is no vLLM tree)."""
-    return _of(trees.read_tree(folder))
+    found = _of(trees.read_tree(folder))
+    if os.path.lexists(found.root / ".git") and not found.state.is_dir():
+        from kunlunfork import gittree  # only for checkouts
+
+        if (said := gittree.kin(found.root)) is not None:
+            raise said
+    return found
 
 
 def installed(python: Path | None) -> Target:

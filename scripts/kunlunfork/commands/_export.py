@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kunlunfork import content, errors, exportfiles, gittree, paths
+from kunlunfork import errors, gittree, paths
+from kunlunfork.commands._options import content_for
 from kunlunfork.console import Console, describe
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -32,10 +33,7 @@ def clone_for(console: Console, repo: Path | None, root: Path) -> Content:
     Raises:
         ForkError: there is none.
     """
-    fork = console.find_content(repo)
-    # What the package itself brings, an editable installation's clone too, is nobody's choice.
-    if content.is_installed(fork) and repo is None and (known := exportfiles.clone(gittree.state(root))) is not None:
-        fork = console.find_content(known)
+    fork = content_for(console, repo, root)
     if not fork.clone:
         raise ForkError(
             "there is no clone to write to", found="the content inside the installed package",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from kunlunfork.console import Console
+from kunlunfork.content import Content
 from kunlunfork.errors import INTERRUPTED, ForkError
 from kunlunfork.target import Target
 
@@ -48,6 +49,20 @@ def tree_options(command: F) -> F:
     ):
         command = decorate(command)
     return command
+
+
+def content_for(console: Console, repo: Path | None, root: Path | None) -> Content:
+    """The fork's content: the one that the user says, else that of the clone that a git tree was made from.
+
+    Raises:
+        ForkError: there is none (see `content.find`).
+    """
+    from kunlunfork import content, exportfiles, gittree
+
+    # What the package itself brings, an editable installation's clone too, is nobody's choice.
+    if root is not None and not content.is_chosen(repo):
+        repo = exportfiles.clone(gittree.state(root))
+    return console.find_content(repo)
 
 
 def target_of(tree: Path | None, site_packages: bool, python: Path | None) -> Target:

@@ -12,6 +12,7 @@ from kunlunfork import paths
 from kunlunfork.apply import Outcome
 from kunlunfork.commands._options import (
     check_site_packages,
+    content_for,
     dry_run_option,
     index_option,
     offline_option,
@@ -48,6 +49,7 @@ def command(
     kunlunfork apply --in-place TREE                  an upstream tree that is already there
     kunlunfork apply --site-packages                  the vLLM installed in this interpreter
 
+    A git tree takes the fork of the clone that it was made from, unless you stand in another or name one.
     A dry run changes no tree; a release that is not in the cache yet is fetched into it all the same.
     """
     from kunlunfork import cache, make, target
@@ -72,7 +74,8 @@ def command(
         raise click.UsageError("--in-place needs TREE")
     if not there and version is None:
         raise click.UsageError("name the release: --vllm 0.25.1 (see: kunlunfork pins)")
-    fork = console.find_content(repo)
+    folder = None if site_packages else tree or Path(f"vllm-{version}-kunlun")
+    fork = content_for(console, repo, folder)
     folders = cache.default()
     store = Store(folders.store)
     if there:

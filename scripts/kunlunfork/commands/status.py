@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kunlunfork.commands._options import repo_option, target_of, tree_options, verb
+from kunlunfork.commands._options import content_for, repo_option, target_of, tree_options, verb
 from kunlunfork.console import Console, rows
 
 
@@ -24,7 +24,8 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
     """
     from kunlunfork import status
 
-    found = status.read(target_of(tree, site_packages, python), console.find_content(repo))
+    tree_found = target_of(tree, site_packages, python)
+    found = status.read(tree_found, content_for(console, repo, tree_found.root))
     console.result(result(found), lambda: show(found))
 
 
@@ -42,6 +43,7 @@ def result(found: Any) -> dict[str, Any]:
         "overlay_hash": lock.overlay_hash if lock else None,
         "current": found.current,
         "edits": list(found.edits),
+        "exported": list(found.exported),
         "interrupted": found.interrupted,
         "fix": found.fix,
     }
@@ -66,5 +68,7 @@ def show(found: Any) -> None:
     rows(pairs)
     for edit in found.edits:
         print(f"  {edit}")
+    for edit in found.exported:
+        print(f"  {edit}, and the clone has it")
     if found.fix:
         print(f"fix: {found.fix}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kunlunfork import errors
-from kunlunfork.commands._options import repo_option, target_of, tree_options, verb
+from kunlunfork.commands._options import content_for, repo_option, target_of, tree_options, verb
 from kunlunfork.commands.status import result
 from kunlunfork.console import Console, describe, say
 from kunlunfork.errors import ForkError
@@ -31,7 +31,7 @@ def command(tree: Path | None, site_packages: bool, python: Path | None, repo: P
     from kunlunfork.store import Store
 
     found = target_of(tree, site_packages, python)
-    fork = console.find_content(repo)
+    fork = content_for(console, repo, found.root)
     upstream = None
     try:
         upstream = status.upstream_of(found, Store(cache.default().store), fork)

@@ -47,12 +47,26 @@ def state_dir(info: TreeInfo) -> Path:
     if info.dist_info is not None:
         return info.dist_info / "kunlunfork"
     inside = git_state(info.root)
-    return inside if inside.is_dir() else info.root / ".kunlunfork"
+    return inside if has_git_state(info.root) else info.root / ".kunlunfork"
 
 
 def git_state(root: Path) -> Path:
     """The state folder of a tree that `apply --git` made, which is what tells one."""
     return root / ".git" / "kunlunfork"
+
+
+def has_git_state(root: Path) -> bool:
+    """Whether `apply --git` made this tree (raises `ForkError` where that cannot be seen)."""
+    state = git_state(root)
+    try:
+        return stat.S_ISDIR(state.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as e:
+        raise ForkError(
+            f"{state} cannot be read", found=e.strerror or str(e),
+            fix=f"look at what this user may do there: ls -ld {shlex.quote(str(state.parent))}",
+        ) from e  # fmt: skip
 
 
 def read_tree(root: Path) -> TreeInfo:
@@ -81,7 +95,7 @@ def read_tree(root: Path) -> TreeInfo:
     checkout = _there(root / ".git")
     if checkout and not _there(root / "vllm" / "_version.py"):
         # The commits of a git tree of ours are not upstream's.
-        commit = None if git_state(root).is_dir() else _head(root)
+        commit = None if has_git_state(root) else _head(root)
     kind: Kind = "checkout" if checkout else "sdist"
     return TreeInfo(root, "plain", None, packaged_name, version or packaged, commit, kind)
 
