@@ -8,7 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kunlunfork import exportfiles, exportoverlay, gittree, history, messages, patchwrite, paths, series, worktree
+from kunlunfork import (
+    exportcheck,
+    exportfiles,
+    exportoverlay,
+    gittree,
+    history,
+    messages,
+    patchwrite,
+    paths,
+    series,
+    worktree,
+)
 from kunlunfork import fork as forks
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
@@ -151,10 +162,14 @@ def make_plan(
         found = history.read(repository, head, root)
     changes, last, split = _split(repository, found, known)
     notes += split
-    patches, warnings = _patches(repository, fork, base, changes)
     overlay = {p: e for p, e in repository.entries(last).items() if p not in known and p != STAMP_PATH}
     overlay = {p: e for p, e in overlay.items() if not any(p in c.effect for c in changes)}
     _check_overlay(root, fork, found.groups)
+    other = {p: e for p, e in overlay.items() if p not in fork.overlay.files or fork.overlay.files[p].entry != e}
+    exportcheck.check_overlay(repository, other, known.union(*(change.effect for change in changes)))
+    exportcheck.check_series(repository, [change.effect for change in changes])
+    patches, warnings = _patches(repository, fork, base, changes)
+    exportcheck.check_patches(patches)
     result = dict(repository.read(overlay))
     layers, reach = exportoverlay.plan(content, found.version, fork.overlay, result, own_layer=own_layer)
     notes += reach

@@ -55,6 +55,9 @@ def plan(
             before += b"\n"
         data = before + b"".join(path + b"\n" for path in sorted(removed))
         writes.append(Write(own / REMOVED, data, None))
+    keep = content.overlay / ".gitkeep"
+    if not want and _layers(content) == [version] and not keep.exists():
+        writes.append(Write(Path("overlay") / keep.name, b"", None))  # a clone without this folder is none
     return sorted(writes, key=lambda w: str(w.path)), notes
 
 

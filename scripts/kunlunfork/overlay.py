@@ -19,6 +19,11 @@ REMOVED = "REMOVED"
 _NOISE = ("__pycache__", ".DS_Store")
 
 
+def is_noise(name: bytes) -> bool:
+    """Whether a file or folder of this name is passed over wherever it lies in a layer."""
+    return name in (noise.encode() for noise in _NOISE)
+
+
 @dataclass(frozen=True)
 class OverlayFile:
     """One file that upstream does not have. `source` is where it lies, `layer` the version that ships it."""
