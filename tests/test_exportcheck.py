@@ -34,6 +34,12 @@ def _folder_for_a_file(me: Author) -> None:
     me.write(f"{STATES}/x.py", "X = 1\n")
 
 
+def _renamed_below_itself(me: Author) -> None:
+    data = me.read(STATES)
+    (me.tree / STATES).unlink()
+    me.write(f"{STATES}/__init__.py", data)
+
+
 def _file_for_a_folder(me: Author) -> None:
     me.git("rm", "-rq", "vllm/entrypoints/serve")
     me.write("vllm/entrypoints/serve", "X = 1\n")
@@ -51,6 +57,7 @@ REFUSED: dict[str, tuple[Callable[[Author], object], str]] = {
     "a link": (lambda me: _link(me, "vllm/a.txt"), "vllm/a.txt: a symbolic link that leaves the tree: vllm/a.txt -> /"),
     "upstream's file a link": (lambda me: _link(me, STATES), f"{STATES}: a symbolic link that leaves the tree: "),
     "a folder for a file": (_folder_for_a_file, f"{STATES}/x.py: upstream has a file {STATES}, which cannot"),
+    "a file below itself": (_renamed_below_itself, f"{STATES}/__init__.py: upstream has a file {STATES}, which cannot"),
     "a file for a folder": (_file_for_a_folder, "vllm/entrypoints/serve: upstream has a folder of that name"),
     "too large": (lambda me: me.write("vllm/x.bin", b"x" * 4000), "vllm/x.bin: 4000 bytes, more than 3000"),
     "upstream's file too large": (lambda me: me.write(STATES, b"# x" * 9000), f"{STATES}: 27000 bytes, more than 3000"),
@@ -69,16 +76,6 @@ def test_what_no_clone_can_carry_is_refused(me: Author, what: str, monkeypatch: 
     with pytest.raises(ForkError, match="the commits have") as error:
         me.plan()
     assert any(detail.startswith(expected) for detail in error.value.details)
-
-
-def test_a_package_in_the_place_of_a_module(me: Author) -> None:
-    """All of it in one patch: the file is renamed into a folder of its name."""
-    data = me.read(STATES)
-    (me.tree / STATES).unlink()
-    me.write(f"{STATES}/__init__.py", data)
-    me.commit("Move" + FIELDS)
-    me.export()
-    me.check()
 
 
 def test_a_fork_without_an_overlay_keeps_its_folder(me: Author) -> None:

@@ -166,8 +166,9 @@ def make_plan(
     overlay = {p: e for p, e in overlay.items() if not any(p in c.effect for c in changes)}
     _check_overlay(root, fork, found.groups)
     other = {p: e for p, e in overlay.items() if p not in fork.overlay.files or fork.overlay.files[p].entry != e}
-    exportcheck.check_overlay(repository, other, known.union(*(change.effect for change in changes)))
-    exportcheck.check_series(repository, [change.effect for change in changes])
+    effects = [change.effect for change in changes]
+    exportcheck.check_overlay(repository, other, known.union(*effects))
+    exportcheck.check_series(repository, effects, known)
     patches, warnings = _patches(repository, fork, base, changes)
     exportcheck.check_patches(patches)
     result = dict(repository.read(overlay))

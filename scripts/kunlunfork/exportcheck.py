@@ -22,11 +22,8 @@ def check_overlay(repository: Repository, files: Mapping[bytes, Entry], series: 
     folders = {folder for path in theirs for folder in paths.parents(path)}
     wrong = []
     for path, entry in files.items():
-        fault = _name(path)
-        above = next((folder for folder in paths.parents(path) if folder in theirs), None)
-        if above is not None:
-            fault = f"upstream has a file {paths.show(above)}, which cannot be a folder as well"
-        elif path in folders:
+        fault = _name(path) or next(_below(path, theirs), None)
+        if path in folders:
             fault = "upstream has a folder of that name"
         fault = fault or next(_content(repository, path, entry), None)
         if fault is not None:
@@ -34,14 +31,19 @@ def check_overlay(repository: Repository, files: Mapping[bytes, Entry], series: 
     _refuse(wrong, "files that upstream lacks and that no overlay can hold")
 
 
-def check_series(repository: Repository, effects: Iterable[Effect]) -> None:
-    """Refuse edits of upstream's files that no patch can carry (raises `ForkError` with the list)."""
+def check_series(repository: Repository, effects: Iterable[Effect], series: Collection[bytes]) -> None:
+    """Refuse edits of upstream's files that no patch can carry (raises `ForkError` with the list).
+
+    Args:
+        series: the paths that belong to the series.
+    """
+    theirs = frozenset(series)
     last = {path: now for effect in effects for path, (_, now) in effect.items()}
     wrong = [
         f"{paths.show(path)}: {fault}"
         for path, entry in last.items()
         if entry is not None
-        for fault in _content(repository, path, entry)
+        for fault in (*_below(path, theirs), *_content(repository, path, entry))
     ]
     _refuse(wrong, "edits that no patch can carry")
 
@@ -68,6 +70,12 @@ def _name(path: bytes) -> str | None:
     if any(overlay.is_noise(part) for part in parts):
         return "this is what an interpreter or a file manager leaves behind; an overlay passes it over"
     return None
+
+
+def _below(path: bytes, files: Collection[bytes]) -> Iterator[str]:
+    for folder in paths.parents(path):
+        if folder in files:
+            yield f"upstream has a file {paths.show(folder)}, which cannot be a folder as well"
 
 
 def _content(repository: Repository, path: bytes, entry: Entry) -> Iterator[str]:
