@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import gitkit
@@ -10,7 +14,7 @@ import pytest
 from gitkit import Author
 from support import VERSION, Upstream
 
-from kunlunfork import lint, make, overlay, series, status, target
+from kunlunfork import cli, exportfiles, gittree, lint, make, overlay, series, status, target
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.progress import Silent
@@ -485,3 +489,67 @@ def test_what_is_staged_and_differs_from_the_file_is_not_dropped(me: Author) -> 
     me.git("add", "--all")
     me.export(include_worktree=True)
     assert b"+# staged\n" in me.patch("gpu-worker-runner.patch")
+
+
+@pytest.mark.parametrize("field", ["From: me <me@example.org>", "subject: Other", "Date: today"])
+def test_fields_that_a_header_has_of_its_own(me: Author, field: str) -> None:
+    me.replace(STATES, b"import torch\n", b"import torch\nA = 1\n")
+    me.commit("One\n\n" + field + "\nUpstream-Status: Pending\nRemove-When: never\n")
+    with pytest.raises(ForkError, match="cannot stand in a patch's header") as error:
+        me.plan()
+    assert field in (error.value.found or "")
+
+
+def test_a_name_that_is_too_long_for_a_file(me: Author) -> None:
+    me.replace(STATES, b"import torch\n", b"import torch\nA = 1\n")
+    me.commit(f"One\n\nKunlunfork-Patch: {'x' * 300}.patch")
+    with pytest.raises(ForkError, match="none of the series"):
+        me.plan()
+
+
+@pytest.mark.parametrize("how", ["a pipe", "a giant", "damaged", "deep", "another schema"])
+def test_a_record_that_cannot_be_read(me: Author, how: str) -> None:
+    file = gittree.state(me.tree) / exportfiles.MADE_FROM
+    file.unlink()
+    if how == "a pipe":
+        os.mkfifo(file)
+    elif how == "a giant":
+        with file.open("wb") as out:
+            out.truncate(1 << 40)
+    else:
+        file.write_text({"damaged": '{"schema": 1, "files": {"a"', "deep": "[" * 100000}.get(how, '{"schema": 9}'))
+    assert exportfiles.clone(gittree.state(me.tree)) is None
+    me.replace(SWITCHES, b"\n", b"\n# one line\n")
+    me.commit("Mine")
+    with pytest.raises(ForkError, match=exportfiles.MADE_FROM) as error:
+        me.export()
+    assert "new git tree" in (error.value.fix or "")
+    assert me.changed() == set()
+
+
+def test_folders_whose_names_are_not_utf8(me: Author, tmp_path: Path) -> None:
+    """As the verb does it, its JSON included."""
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    odd.mkdir()
+    me.tree.rename(odd / "tree")
+    me.clone.root.rename(odd / "clone")
+    me.tree = odd / "tree"
+    me.replace(SWITCHES, b"\n", b"\n# one line\n")
+    me.commit("Mine")
+    args = [sys.executable, "-m", "kunlunfork", "export", str(odd / "tree"), "--repo", str(odd / "clone"), "--json"]
+    for expected in (1, 0):
+        done = subprocess.run(args, env=me.env, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["result"]["written"]) == expected
+    assert exportfiles.clone(gittree.state(odd / "tree")) == odd / "clone"
+
+
+def test_no_room_for_temporary_files(
+    me: Author, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/x")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    assert cli.run(["export", str(me.tree), "--repo", str(me.clone.root)]) == 1
+    assert "TMPDIR=" in capsys.readouterr().err

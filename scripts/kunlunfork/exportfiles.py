@@ -128,7 +128,7 @@ def clone(state: Path) -> Path | None:
     """The clone that the tree was made from, where it is still there."""
     try:
         known = _read(state).get("clone")
-    except (OSError, ForkError, ValueError, AttributeError):
+    except (OSError, ForkError, ValueError, AttributeError, RecursionError):
         return None
     return Path(known) if isinstance(known, str) and (Path(known) / "patches").is_dir() else None
 

@@ -163,6 +163,9 @@ def header(text: Text, touches: Iterable[str], *, what: str) -> bytes:
     if not said.subject:
         raise _unkept(what, "no subject")
     subject = f"[PATCH] {said.subject}" if said.subject.startswith("[PATCH") else said.subject
+    for name, value in said.fields:
+        if name.lower() in ("from", "date", "subject"):
+            raise _unkept(what, f"`{name}: {value}` among its fields, which a header has of its own")
     fields = [*said.fields, *((TOUCHES, touch) for touch in touches)]
     lines = [f"From: {said.name} <{said.mail}>", f"Date: {_rfc2822(said.time, said.zone)}", f"Subject: {subject}"]
     lines += [f"{name}: " + "\n ".join(value.split("\n")) for name, value in fields]

@@ -13,6 +13,8 @@ from kunlunfork.patchfile import Patch, parse_patch
 
 SERIES = "series"
 SUFFIX = ".patch"
+# Bytes: no file system of today takes more.
+_LONGEST = 255
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def _fault(folder: Path, name: str) -> tuple[str, str] | None:
 
 def is_plain(name: str) -> bool:
     """Whether a patch may be called so."""
-    return name.endswith(SUFFIX) and "/" not in name and "\\" not in name and name[:1] != "." and name.isprintable()
+    plain = name.endswith(SUFFIX) and "/" not in name and "\\" not in name and name[:1] != "." and name.isprintable()
+    return plain and len(name.encode("utf-8", "surrogateescape")) <= _LONGEST
 
 
 def rewrite(raw: bytes, names: Iterable[str]) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kunlunfork import errors, gittree, paths
+from kunlunfork import errors, exportfiles, gittree, paths
 from kunlunfork.commands._options import content_for
 from kunlunfork.console import Console, describe
 from kunlunfork.content import Content
@@ -35,11 +37,26 @@ def clone_for(console: Console, repo: Path | None, root: Path) -> Content:
     """
     fork = content_for(console, repo, root)
     if not fork.clone:
+        if os.path.lexists(gittree.state(root) / exportfiles.MADE_FROM):
+            exportfiles.load(gittree.state(root))  # says what is wrong with it, if that is why
         raise ForkError(
             "there is no clone to write to", found="the content inside the installed package",
             expected="a clone of kunlunfork", fix="stand in a clone, or name it: --repo DIR",
         )  # fmt: skip
     return fork
+
+
+@contextlib.contextmanager
+def temporary_files() -> Iterator[None]:
+    """Say what the system says when there is no room for temporary files (raises `ForkError`)."""
+    try:
+        yield
+    except OSError as e:
+        raise ForkError(
+            f"{e.filename or 'a temporary file'} cannot be read or written", found=e.strerror or str(e),
+            expected="room for temporary files, and a tree that this user may read",
+            fix="make room, or name another folder for temporary files: TMPDIR=DIR",
+        ) from e  # fmt: skip
 
 
 def finish(fork: Content, planned: Plan, check: bool, console: Console, carry_out: Callable[[], None]) -> int:

@@ -35,11 +35,12 @@ def command(
     new patch named after its subject. Files that upstream does not have go to the overlay.
     """
     from kunlunfork import export
-    from kunlunfork.commands._export import clone_for, finish, git_tree
+    from kunlunfork.commands._export import clone_for, finish, git_tree, temporary_files
 
     root = git_tree(tree)
     fork = clone_for(console, repo, root)
-    planned = export.plan(fork, root, include_worktree=include_worktree, own_layer=own_layer)
+    with temporary_files():
+        planned = export.plan(fork, root, include_worktree=include_worktree, own_layer=own_layer)
     if not check and not planned.writes:
         with contextlib.suppress(ForkError, OSError):
             export.remember(fork, root, planned)
