@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,12 +301,24 @@ class Driver:
         new = {p: d for p, d in writes.items() if state.writes.get(str(p)) or blob_at(session.root / p) is None}
         state = replace(state, writes={**state.writes, **{str(p): paths.blob_id(d) for p, d in new.items()}})
         session.save(state)
-        for path, data in writes.items():
+        # The pin last: with it the fork has another release.
+        last = {path: data for path, data in writes.items() if path.name == finish.PIN}
+        for some in ({path: data for path, data in writes.items() if path not in last}, last):
             steps.checkpoint("rebase: write")
-            write_files(session.root, [Write(path, data, None)])
+            self._write(session, some)
         report = replace(self._report(store, state, run, "done"), written=tuple(writes))
         session.remove()
         return report
+
+    @staticmethod
+    def _write(session: Session, files: Mapping[Path, bytes]) -> None:
+        try:
+            write_files(session.root, [Write(path, data, None) for path, data in files.items()])
+        except ForkError as e:
+            raise ForkError(
+                e.message, found=e.found, expected=e.expected, details=e.details,
+                fix=f"mend that, then: {session.command('continue')}",
+            ) from e  # fmt: skip
 
     def _pin(self, store: TreeStore, state: State, tree: str) -> Pin:
         def read(path: bytes) -> bytes | None:

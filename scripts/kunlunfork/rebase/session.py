@@ -103,11 +103,6 @@ class Session:
         """What is said of the conflict."""
         return self.folder / "CONFLICT.txt"
 
-    @property
-    def stage(self) -> Path:
-        """The result, before it gets its name."""
-        return self.folder / "out"
-
     def is_there(self) -> bool:
         return (self.folder / _STATE).is_file()
 

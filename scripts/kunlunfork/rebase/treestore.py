@@ -9,7 +9,7 @@ import os
 import secrets
 import subprocess
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha1
 from types import TracebackType
 
@@ -204,9 +204,6 @@ class TreeStore:
             files = [Entry(*x) if x is not None and x[0] != TREE else None for x in (was, now)]
             if any(files):
                 found[path] = (files[0], files[1])
-
-    def pick(self, tree: str, paths: Iterable[bytes]) -> dict[bytes, Entry | None]:
-        return {path: self.get(tree, path) for path in paths}
 
 
 class Between(Mapping[bytes, tuple[Entry | None, Entry | None]]):
