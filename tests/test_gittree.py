@@ -332,3 +332,16 @@ def test_worktrees_and_clones_are_told(me: Author) -> None:
     assert e.value.fix is not None
     subprocess.run(["sh", "-euc", e.value.fix.removeprefix("bring it back: ")], check=True)
     assert again(me).action == "unchanged"
+
+
+@pytest.mark.parametrize("name", [b"a\xffb", b"new\nline", b"co:lon", b'"quoted\\" ', b"#hash"])
+def test_a_tree_in_a_folder_with_such_a_name(me: Author, name: bytes) -> None:
+    other = me.tree.with_name(os.fsdecode(name))
+    me.tree.rename(other)
+    me.tree = other
+    me.write(SWITCHES, me.read(SWITCHES) + b"# mine\n")
+    assert me.export(include_worktree=True).writes
+    assert again(me).action == "updated"
+    assert me.git("status", "--porcelain") == ""
+    assert again(me).action == "unchanged"
+    assert status.read(target.of_tree(me.tree), me.clone).state == "applied"

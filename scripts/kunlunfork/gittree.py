@@ -143,9 +143,13 @@ def git_dir(root: Path) -> Path:
 @contextlib.contextmanager
 def reading(root: Path) -> Iterator[Repository]:
     """A repository for the length of a block that sees the objects of a git tree's, which is only read."""
-    common = run(root, "rev-parse", "--path-format=absolute", "--git-common-dir").removesuffix(b"\n")
-    with scratch(Path(os.fsdecode(common)) / "objects", ATTRIBUTES) as repository:
+    with scratch(_objects(root), ATTRIBUTES) as repository:
         yield repository
+
+
+def _objects(root: Path) -> Path:
+    common = run(root, "rev-parse", "--path-format=absolute", "--git-common-dir").removesuffix(b"\n")
+    return Path(os.fsdecode(common)) / "objects"
 
 
 @contextlib.contextmanager
@@ -154,7 +158,7 @@ def writing(root: Path) -> Iterator[Repository]:
     with reading(root) as repository:
         yield repository
         names = [file for file in (repository.path / "objects").rglob("*") if file.is_file() and len(file.name) == 38]
-        common = Path((repository.path / "objects" / "info" / "alternates").read_text().strip())
+        common = _objects(root)
         for file in names:
             target = common / file.parent.name / file.name
             target.parent.mkdir(exist_ok=True)

@@ -91,6 +91,12 @@ class Repository:
             self.git(*fastimport.SETTINGS, "fast-import", "--quiet", "--done", stdin=stream + b"done\n")
 
 
+def _quoted(folder: Path) -> bytes:
+    """A path as git reads it in lists of object folders, where newlines and colons separate."""
+    name = os.fsencode(folder).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+    return b'"%s"' % name
+
+
 @contextlib.contextmanager
 def scratch(objects: Path | None = None, attributes: str = git.ATTRIBUTES) -> Iterator[Repository]:
     """A repository for the length of a block, made without starting git.
@@ -107,5 +113,5 @@ def scratch(objects: Path | None = None, attributes: str = git.ATTRIBUTES) -> It
         (folder / "info" / "attributes").write_text(attributes)
         if objects is not None:
             (folder / "objects" / "info").mkdir()
-            (folder / "objects" / "info" / "alternates").write_bytes(os.fsencode(objects) + b"\n")
+            (folder / "objects" / "info" / "alternates").write_bytes(_quoted(objects) + b"\n")
         yield Repository(folder)
