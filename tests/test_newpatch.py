@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -232,13 +234,19 @@ def test_the_folder_of_a_new_file_goes_with_it(me: Author, upstream: Upstream) -
     assert digest(me.tree) == released
 
 
-@pytest.mark.parametrize(
-    "name", ["vllm/none.py", "vllm", STATES, SWITCHES, "../x.py", ".git/x", "vllm/pipe", "/etc/passwd", ""]
-)
-def test_what_is_no_new_file_is_refused(me: Author, name: str) -> None:
+_NOT_NEW = (
+    "vllm/none.py", "vllm", STATES, SWITCHES, "../x.py", ".git/x", "vllm/pipe", "/etc/passwd", "", "REMOVED",
+    "vllm/.gitignore", "vllm/__pycache__/x.pyc",
+)  # fmt: skip
+
+
+def test_what_is_no_new_file_is_refused(me: Author) -> None:
     os.mkfifo(me.tree / "vllm/pipe")
-    with pytest.raises(ForkError):
-        _take(me, "x", name)
+    for name in ("REMOVED", "vllm/.gitignore", "vllm/__pycache__/x.pyc"):
+        me.write(name, "*\n")
+    for name in _NOT_NEW:
+        with pytest.raises(ForkError):
+            _take(me, "x", name)
 
 
 def _outside(me: Author) -> None:
@@ -376,3 +384,16 @@ def test_a_killed_new_patch_is_ended_by_the_next(me: Author, upstream: Upstream)
         assert stamp is not None
         me.write(os.fsdecode(forks.STAMP_PATH), stamp[1])
         assert not (me.tree / BACKEND).exists()
+
+
+def test_no_space_to_try_the_patch_is_told(me: Author, monkeypatch: pytest.MonkeyPatch) -> None:
+    _content(me, STATES)
+    taking = _take(me)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(ForkError, match="cannot be copied"):
+        plain.carry_out(me.clone, target.of_tree(me.tree), me.store, taking, Silent())
+    assert me.changed() == set()

@@ -16,12 +16,12 @@ from kunlunfork.pins import version_folders
 
 REMOVED = "REMOVED"
 # What an editor or an interpreter leaves behind in a source folder is not part of the fork.
-_NOISE = ("__pycache__", ".DS_Store")
+NOISE = ("__pycache__", ".DS_Store")
 
 
 def is_noise(name: bytes) -> bool:
     """Whether a file or folder of this name is passed over wherever it lies in a layer."""
-    return name in (noise.encode() for noise in _NOISE)
+    return name in (noise.encode() for noise in NOISE)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Overlay:
 
 def _layer_files(folder: Path, layer: str) -> dict[bytes, OverlayFile]:
     files = {}
-    for path, entry, data in walk.files(folder, skip=_NOISE):
+    for path, entry, data in walk.files(folder, skip=NOISE):
         if path == REMOVED.encode():
             continue
         paths.check(path, where=f"overlay/{layer}")

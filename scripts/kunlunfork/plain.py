@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from kunlunfork import apply as applying
-from kunlunfork import export, exportfiles, gittree, paths, transaction
+from kunlunfork import export, exportfiles, gittree, overlay, paths, transaction
 from kunlunfork import fork as forks
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
@@ -33,6 +33,9 @@ from kunlunfork.target import Target
 
 # What Python and compilers leave in a tree.
 _MADE = (b".pyc", b".pyo", b".so", b".o")
+
+# In the overlay's folder, git would follow these.
+_ACTING = {b".gitignore", b".gitattributes", b".gitmodules", b".mailmap"}
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,12 @@ def _added(root: Path, name: str, lock: Lock, entries: Mapping[bytes, Entry]) ->
         given = given.relative_to(root)
     path = paths.check(os.fsencode(str(given)), where="--add")
     transaction.check_parents(root, path)
+    parts = {part.lower() for part in path.split(b"/")}
+    if path == overlay.REMOVED.encode() or parts & _ACTING or parts & {name.lower().encode() for name in overlay.NOISE}:
+        raise ForkError(
+            f"{paths.show(path)} cannot be a file of the overlay", found="a name that means something in the clone",
+            expected="a file that only means something in vLLM", fix="leave it out",
+        )  # fmt: skip
     full = paths.on_disk(root, path)
     if path in lock.files or path in entries:
         raise ForkError(f"{full} is not new", expected="a file that neither vLLM nor the fork has", fix="leave it out")
@@ -269,9 +278,16 @@ def carry_out(content: Content, target: Target, store: Store, taking: Taking, pr
     with transaction.exclusive(target.root), tempfile.TemporaryDirectory(prefix="kunlunfork-") as name:
         version(target)
         trial = Content(Path(name).resolve(), clone=True)
-        for folder in ("patches", "overlay"):
-            noise = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(content.root / folder, trial.root / folder, symlinks=True, ignore=noise)
+        try:
+            for folder in ("patches", "overlay"):
+                noise = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(content.root / folder, trial.root / folder, symlinks=True, ignore=noise)
+        except OSError as e:
+            raise ForkError(
+                f"{content.root} cannot be copied to try the patch", found=e.strerror or str(e),
+                expected=f"files that this user may read, and space in {tempfile.gettempdir()}",
+                fix="mend that, then run the command again",
+            ) from e  # fmt: skip
         try:
             exportfiles.write(trial.root, writes)
             applying.apply_held(
