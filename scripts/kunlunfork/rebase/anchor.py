@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunlunfork import scopes
-from kunlunfork.rebase import heads, linediff, names, outline, scope, spans
+from kunlunfork.rebase import elements, heads, linediff, names, outline, scope, spans
 from kunlunfork.rebase.linediff import Change
 from kunlunfork.rebase.outline import Block, Outline, Unit
 from kunlunfork.rebase.spans import Cover, Span
@@ -59,8 +59,12 @@ class _Edit:
         """The new file with every change, each put where the first of `ways` that can puts it."""
         made: list[bytes] = []
         at = 0
+        last: Splice | None = None
         for change in self.changes:
             splice = next((found for way in ways if (found := way(change)) is not None), None)
+            if splice is not None and splice == last and splice.start < splice.end:
+                continue  # another change of the same list, which was carried as a whole
+            last = splice
             if splice is None or splice.start < at:
                 return None
             made += [*self.new.lines[at : splice.start], *splice.lines]
@@ -87,7 +91,8 @@ class _Edit:
                 found = found or self._decorated(span, slid)
                 if found is not None:
                     return found
-        return None
+        listed = elements.carried(self.old, self.ours, change, self.new)
+        return None if listed is None else Splice(listed.start, listed.end, listed.lines)
 
     def _splice(self, change: Change, start: int, end: int) -> Splice:
         return Splice(start, end, tuple(self.ours.lines[change.new_start : change.new_end]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kunlunfork import scopes
-from kunlunfork.rebase import linediff, outline
+from kunlunfork.rebase import elements, linediff, outline
 from kunlunfork.rebase.linediff import Change
 from kunlunfork.rebase.outline import Outline, Place
 
@@ -86,6 +86,8 @@ class _Comparison:
                         after[spot.new_start + removed, shift + added - removed] = None
                     else:
                         reasons.append(why)
+            if not after:
+                after.update(dict.fromkeys(self._listed(change, states)))
             if self._made_upstream(change):
                 after.update(dict.fromkeys(states))
             if not after:
@@ -110,6 +112,21 @@ class _Comparison:
             ):
                 return
             at += 1
+
+    def _listed(self, change: Change, states: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """The states after a change that adds to a list which upstream changed too, and is just that in the merge."""
+        found = elements.carried(self.old, self.ours, change, self.new)
+        for at, shift in states if found is not None else ():
+            assert found is not None
+            if at == found.end and tuple(self.merged.lines[at + shift - len(found.lines) : at + shift]) == found.lines:
+                yield at, shift  # another change of the same list, which was carried as a whole
+            start, end = found.start + shift, found.start + shift + len(found.lines)
+            if (
+                at <= found.start
+                and self.new.lines[at : found.start] == self.merged.lines[at + shift : start]
+                and tuple(self.merged.lines[start:end]) == found.lines
+            ):
+                yield found.end, end - found.end
 
     def _where(self, change: Change) -> str:
         line, side = (
