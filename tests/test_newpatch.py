@@ -397,3 +397,16 @@ def test_no_space_to_try_the_patch_is_told(me: Author, monkeypatch: pytest.Monke
     with pytest.raises(ForkError, match="cannot be copied"):
         plain.carry_out(me.clone, target.of_tree(me.tree), me.store, taking, Silent())
     assert me.changed() == set()
+
+
+def test_permissions_of_its_own_are_kept_by_a_newer_series(me: Author, upstream: Upstream) -> None:
+    """A checkout has what modes it has, and a patch that says nothing of the mode leaves it."""
+    other = me.tree.with_name("other")
+    shutil.copytree(me.tree, other, symlinks=True)
+    (other / STATES).chmod(0o755)
+    _content(me, STATES)
+    _make(me)
+    assert apply(me.clone, other, me.store).action == "updated"
+    assert digest(other)[STATES] == (0o755, paths.blob_id(me.read(STATES)))
+    undo(other)
+    assert digest(other)[STATES] == (0o755, upstream.files[STATES.encode()][0].blob)

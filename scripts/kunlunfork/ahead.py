@@ -54,6 +54,7 @@ def find(fork: Fork, old: Lock | None, base: Files, store: Store, known: Files) 
     if old is None:
         return Ahead({})
     made_from = _made_from(fork)
+    changed = forks.mode_changes(fork)
     found: dict[bytes, tuple[tuple[Entry, bytes] | None, Entry | None]] = {}
     for path in sorted(fork.touched - old.files.keys()):
         value = base.get(path)
@@ -66,7 +67,8 @@ def find(fork: Fork, old: Lock | None, base: Files, store: Store, known: Files) 
             pre = _value(made_from[path], value, store)
             if pre is None and made_from[path] is not None:
                 continue  # nobody has its bytes; the caller refuses what does not fit
-        if (pre and pre[0]) != there:
+        own_mode = pre and there and pre[0].blob == there.blob and path not in known and path not in changed
+        if (pre and pre[0]) != there and not own_mode:
             found[path] = (pre, there)
     return Ahead(found)
 
