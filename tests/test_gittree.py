@@ -12,6 +12,7 @@ import gitkit
 import pytest
 from gitkit import Author
 from support import REPO, VERSION, Upstream
+from unprivileged import unprivileged
 
 from kunlunfork import apply, gitmove, gittree, make, status, target
 from kunlunfork.content import Content
@@ -345,3 +346,34 @@ def test_a_tree_in_a_folder_with_such_a_name(me: Author, name: bytes) -> None:
     assert me.git("status", "--porcelain") == ""
     assert again(me).action == "unchanged"
     assert status.read(target.of_tree(me.tree), me.clone).state == "applied"
+
+
+def test_a_shallow_tree_is_told(me: Author) -> None:
+    (me.tree / ".git" / "shallow").write_text(me.git("rev-parse", "HEAD~1") + "\n")
+    for what in (again, Author.plan):
+        with pytest.raises(ForkError, match="is shallow"):
+            what(me)
+
+
+def test_a_lock_that_a_killed_git_left(me: Author) -> None:
+    ship(me, f"{KUNLUN}/new.py", b"NEW = 1\n")
+    for name in ("index.lock", "HEAD.lock"):
+        lock = me.tree / ".git" / name
+        lock.touch()
+        with pytest.raises(ForkError) as e:
+            again(me)
+        assert e.value.fix is not None
+        assert str(lock) in (e.value.found or "")
+        lock.unlink()
+    assert again(me).action == "updated"
+    assert me.git("status", "--porcelain") == ""
+
+
+def test_a_git_folder_that_may_not_be_searched(me: Author) -> None:
+    (me.tree / ".git").chmod(0o600)
+    try:
+        with unprivileged(me.tree), pytest.raises(ForkError, match="cannot be read") as e:
+            target.of_tree(me.tree)
+        assert "Permission denied" in (e.value.found or "")
+    finally:
+        (me.tree / ".git").chmod(0o755)

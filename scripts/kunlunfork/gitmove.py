@@ -44,7 +44,7 @@ def move(root: Path, fork: Fork, before: Files, *, dry_run: bool) -> Move:
     """
     folder = gittree.git_dir(root)
     history.check_idle(folder)
-    applied, now = gittree.applied(root), gittree.head(root)
+    now, applied = gittree.head(root), gittree.applied(root)
     base = gittree.base_of(root)
     with gittree.reading(root) as repository:
         made = gittree.write_commits(repository, fork, base, before)
@@ -64,7 +64,7 @@ def move(root: Path, fork: Fork, before: Files, *, dry_run: bool) -> Move:
             return Move("updated")
         gittree.write_commits(Repository(folder), fork, base, before)
         _files(root, repository, made, known, files)
-        gittree.run(root, "update-ref", "-m", "kunlunfork apply", "HEAD", made)
+        _set(root, "HEAD", made)
         _refs(root, repository, applied, made)
     return Move("updated")
 
@@ -74,8 +74,19 @@ def _refs(root: Path, repository: Repository, applied: str, made: str) -> None:
     first, name = gittree.first_of(repository, made), f"refs/heads/{UPSTREAM}"
     found = gittree.run(root, "for-each-ref", "--format=%(objectname)", name).decode().strip()
     if found in ("", gittree.first_of(repository, applied)):
-        gittree.run(root, "update-ref", name, first)
-    gittree.run(root, "update-ref", APPLIED, made)
+        _set(root, name, first)
+    _set(root, APPLIED, made)
+
+
+def _set(root: Path, name: str, commit: str) -> None:
+    try:
+        gittree.run(root, "update-ref", "-m", "kunlunfork apply", name, commit)
+    except git.GitFailed as e:
+        raise ForkError(
+            f"{name} of {root} cannot be moved", found=e.found,
+            fix=f"if no other git is at work there, remove the lock that git names; then go on: "
+            f"{transaction.command(root, 'apply')}",
+        ) from e  # fmt: skip
 
 
 def _check_line(root: Path, fork: Fork, repository: Repository, now: str, own: tuple[str, str]) -> None:

@@ -116,15 +116,22 @@ def head(root: Path) -> str:
     """The commit that a git tree is at.
 
     Raises:
-        ForkError: it has none, or its repository belongs to someone else (what its configuration says would be done).
+        ForkError: it has none, or its repository belongs to someone else (what its configuration says would be done),
+            or it is shallow.
     """
     _check_owner(root / ".git")
     try:
-        return run(root, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
+        commit = run(root, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
     except git.GitFailed as e:
         raise ForkError(
             f"{root} has no commit that can be read", found=e.found, expected="a tree of kunlunfork apply --git"
         ) from e
+    if run(root, "rev-parse", "--is-shallow-repository").strip() == b"true":
+        raise ForkError(
+            f"{root} is shallow: it lacks the commit of upstream's files", expected="the whole history",
+            fix=f"git -C {shlex.quote(str(root))} fetch --unshallow, or make a new git tree beside it",
+        )  # fmt: skip
+    return commit
 
 
 def _check_owner(folder: Path) -> None:
@@ -250,11 +257,6 @@ def run(root: Path, *args: str, stdin: bytes = b"", env: Mapping[str, str] | Non
 
 def applied(root: Path) -> str:
     """The commit that the last apply made (raises `ForkError` where the record of it is gone)."""
-    if run(root, "rev-parse", "--is-shallow-repository").strip() == b"true":
-        raise ForkError(
-            f"{root} is shallow: it lacks the commit of upstream's files", expected="the whole history",
-            fix=f"git -C {shlex.quote(str(root))} fetch --unshallow, or make a new git tree beside it",
-        )  # fmt: skip
     try:
         return run(root, "rev-parse", "--verify", "--quiet", f"{APPLIED}^{{commit}}").decode().strip()
     except git.GitFailed as e:
@@ -304,5 +306,6 @@ def base_commit(root: Path) -> str:
 
 def base_of(root: Path) -> str:
     """The tree of upstream's files, from which the fork's commits start (raises `ForkError`)."""
+    head(root)
     applied(root)
     return run(root, "rev-parse", f"{base_commit(root)}^{{tree}}").decode().strip()
