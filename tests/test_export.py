@@ -553,3 +553,14 @@ def test_no_room_for_temporary_files(
     monkeypatch.setattr("shutil.copyfile", full)
     assert cli.run(["export", str(me.tree), "--repo", str(me.clone.root)]) == 1
     assert "TMPDIR=" in capsys.readouterr().err
+
+
+def test_a_file_that_the_gitignore_of_the_clone_hides_is_said(me: Author, capsys: pytest.CaptureFixture[str]) -> None:
+    subprocess.run(["git", "init", "-q", me.clone.root], check=True, env=me.env)
+    (me.clone.root / ".gitignore").write_text("build/\n")
+    me.write("vllm/build/x.py", "X = 1\n")
+    me.write("vllm/built.py", "X = 1\n")
+    me.git("add", "--force", "vllm/build/x.py", "vllm/built.py")
+    me.git("commit", "-qm", "Overlay")
+    assert cli.run(["export", str(me.tree), "--repo", str(me.clone.root)]) == 0
+    assert f"git add --force overlay/{VERSION}/vllm/build/x.py\n" in capsys.readouterr().err

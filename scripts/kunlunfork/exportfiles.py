@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kunlunfork import paths, series, steps
+from kunlunfork import git, paths, series, steps
 from kunlunfork.errors import ForkError
 from kunlunfork.fork import Fork
 from kunlunfork.paths import SYMLINK
@@ -197,6 +197,18 @@ def write(root: Path, writes: Iterable[Write]) -> None:
         ) from e  # fmt: skip
     finally:
         sweep(root)
+
+
+def ignored(root: Path, writes: Iterable[Write]) -> list[str]:
+    """Which of the files to be written the clone's own .gitignore hides from `git status` and `git add`."""
+    names = [paths.from_disk(each.path) for each in writes if each.data is not None]
+    if not names or not (root / ".git").exists():
+        return []
+    try:
+        found = git.run(["check-ignore", "-z", "--stdin"], cwd=root, stdin=b"".join(name + b"\0" for name in names))
+    except git.GitFailed:
+        return []  # 1: none
+    return [paths.show(name) for name in found.split(b"\0")[:-1]]
 
 
 def in_order(writes: Iterable[Write]) -> list[Write]:

@@ -64,6 +64,8 @@ def finish(fork: Content, planned: Plan, check: bool, console: Console, carry_ou
     root = planned.root
     for warning in planned.warnings:
         console.warn(warning)
+    if hidden := exportfiles.ignored(fork.root, planned.writes):
+        console.warn(f"git does not show these in {fork.root} (.gitignore): git add --force {' '.join(hidden)}")
     if planned.writes and not check:
         carry_out()
     result: dict[str, Any] = {
