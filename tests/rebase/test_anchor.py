@@ -164,3 +164,29 @@ def test_a_decorator(at: bytes, change: tuple[bytes, bytes], expected: bytes | N
     new = edited(DECORATED, *change)
     merged = carried(DECORATED, ours, new)
     assert merged == (None if expected is None else edited(new, expected, b"    @mine\n" + expected))
+
+
+def test_another_function_of_that_name_in_another_file() -> None:
+    run = OLD[OLD.index(b"def run") : OLD.index(b"\n\ndef stop")]
+    first = edited(OLD, b"    model.eval()\n", b"    mark(model)\n    model.eval()\n")
+    other = b"def run(model, batch):\n    start(model)\n    for step in range(3):\n        wait(step)\n"
+    assert anchor.merge_moved(b"a.py", OLD, first, {b"b.py": other}) is None
+    assert anchor.merge_moved(b"a.py", OLD, first, {b"b.py": run}) == (
+        b"b.py",
+        edited(run, b"    model.eval()\n", b"    mark(model)\n    model.eval()\n"),
+    )
+    tiny = edited(OLD, b"    model.close()\n", b"    model.close()\n    mark(model)\n")
+    assert anchor.merge_moved(b"a.py", OLD, tiny, {b"b.py": b"def stop(model):\n    model.close()\n"}) is None
+
+
+def test_a_method_and_a_decorator_that_are_added_to_a_class_that_moved() -> None:
+    body = b"    def f(self):\n        one()\n        two()\n        return three()\n"
+    old = b"import os\n\n\nclass A:\n" + body + b"\n\nx = 1\n"
+    ours = edited(old, body, b"    @mine\n" + body + b"\n    def g(self):\n        mark()\n")
+    new = b"y = 1\n\n\nclass A:\n" + edited(body, b"return three()", b"return four()") + b"\n\nz = 3\n"
+    found = anchor.merge_moved(b"a.py", old, ours, {b"b.py": new})
+    assert found is not None
+    assert found[1] == edited(
+        edited(new, b"    def f", b"    @mine\n    def f"), b"four()\n", b"four()\n\n    def g(self):\n        mark()\n"
+    )
+    assert anchor.merge_moved(b"a.py", old, ours, {b"b.py": new.replace(b"class A", b"class B")}) is None

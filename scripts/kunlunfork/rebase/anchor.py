@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunlunfork import scopes
-from kunlunfork.rebase import elements, heads, linediff, names, outline, scope, spans
+from kunlunfork.rebase import elements, heads, likeness, linediff, names, outline, spans
 from kunlunfork.rebase.linediff import Change
 from kunlunfork.rebase.outline import Block, Outline, Unit
+from kunlunfork.rebase.scope import check
 from kunlunfork.rebase.spans import Cover, Span
 
 
@@ -39,7 +40,7 @@ def merge(path: bytes, old: bytes, ours: bytes, new: bytes) -> bytes | None:
     edit = _Edit(o, u, n)
     for ways in ((edit.by_text, edit.by_statements), (edit.by_statements, edit.by_text)):
         merged = edit.merged(ways)
-        if merged is not None and scope.check(path, old, ours, new, merged) is None:
+        if merged is not None and check(path, old, ours, new, merged) is None:
             return merged
     return None
 
@@ -183,7 +184,9 @@ def _blocks(side: Outline, like: Block, *, exact: bool) -> list[Block]:
     return [
         block
         for block in side.blocks
-        if (block.chain == like.chain if exact else block.kinds == like.kinds) and outline.same(like.scope, block.scope)
+        if block.kinds == like.kinds
+        and outline.same(like.scope, block.scope)
+        and (not exact or block.chain == like.chain)
     ]
 
 
@@ -214,37 +217,32 @@ def _only(unit: Unit, mine: Sequence[Block], theirs: Sequence[Block]) -> tuple[B
 def merge_moved(
     old_path: bytes, old: bytes, ours: bytes, candidates: Mapping[bytes, bytes]
 ) -> tuple[bytes, bytes] | None:
-    """The same for functions that moved to another file.
+    """The same for functions and classes that moved to another file.
 
     Args:
         candidates: files of the other release, by path.
 
     Returns:
-        the path of the one file that has the functions now, and its bytes with the edit; None where none or more do.
+        the path of the one file that has them now, and its bytes with the edit; None where none or more do, or where
+        what has their names there is mostly something else.
     """
     if not scopes.is_python(old_path):
         return None
     o, u = outline.read(old), outline.read(ours)
     if o is None or u is None:
         return None
-    wanted = []
-    for change in linediff.changes(o.lines, u.lines):
-        lines = range(change.new_start, change.new_end) or range(change.old_start, change.old_end)
-        side = u if change.new_start < change.new_end else o
-        places = [side.place(line) for line in lines]
-        inner = {id(p.block.scope): p.block.scope for p in places if p.unit is not None}
-        if None in inner.values():
-            return None  # a change of the module is not one of the function that moved
-        wanted += list(inner.values())
-    bare = [s.name.encode() for s in wanted if s is not None]
+    wanted = likeness.edited(o, u)
+    if not wanted:
+        return None
     found = []
     for path, data in candidates.items():
-        if path == old_path or not all(name in data for name in bare):
+        if path == old_path or not all(scope.name.encode() in data for scope in wanted):
             continue
         n = outline.read(data)
-        if n is not None and all(any(outline.same(s, b.scope) for b in n.blocks) for s in wanted):
-            found.append(path)
-    if len(found) != 1:
+        if n is not None and all(any(outline.same(scope, b.scope) for b in n.blocks) for scope in wanted):
+            found.append((path, n))
+    # Another file with these names makes it a guess, however unlike they are.
+    if len(found) != 1 or not all(likeness.is_alike(scope, o, found[0][1]) for scope in wanted):
         return None
-    merged = merge(found[0], old, ours, candidates[found[0]])
-    return None if merged is None else (found[0], merged)
+    merged = merge(found[0][0], old, ours, candidates[found[0][0]])
+    return None if merged is None else (found[0][0], merged)

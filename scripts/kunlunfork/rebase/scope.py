@@ -201,6 +201,22 @@ def _beside(mine: Outline, start: int, end: int, theirs: Outline, other_start: i
     """Whether what is before, and what is after, two ranges of lines is the same."""
     for line, other, step in ((start - 1, other_start - 1, -1), (end, other_end, 1)):
         yield _neighbour(mine, line, step) == _neighbour(theirs, other, step)
+    # A change between two functions is next to these, whatever became of the lines in them.
+    (left, right), (other_left, other_right) = _siblings(mine, start, end), _siblings(theirs, other_start, other_end)
+    yield left is not None and left == other_left
+    yield right is not None and right == other_right
+
+
+def _siblings(side: Outline, start: int, end: int) -> tuple[str | None, str | None]:
+    """What names the statements of the same block before and after those that begin in a range of lines."""
+    for line in range(start, end):
+        place = side.place(line)
+        if place.unit is not None and place.unit.first == line:
+            units = place.block.units
+            at = units.index(place.unit)
+            after = next((i for i in range(at, len(units)) if units[i].first >= end), None)
+            return units[at - 1].head if at else None, None if after is None else units[after].head
+    return None, None
 
 
 def _neighbour(side: Outline, line: int, step: int) -> str:
