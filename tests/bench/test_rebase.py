@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support import REPO, VERSION
 
 from kunlunfork.bench import rebase, rebasecases, rebaseoracle, rebasetools
 from kunlunfork.bench.rebasecases import KINDS, MARK, Case, Function
 from kunlunfork.bench.rebasetools import Job, Outcome
+from kunlunfork.cache import ENV, Cache
+from kunlunfork.content import Content
 from kunlunfork.progress import Silent
+from kunlunfork.store import Store
 
 OLD = b'''\
 import os
@@ -143,3 +151,55 @@ def test_a_ladder_drops_what_a_step_lost(tmp_path: Path) -> None:
     told = rebase.climb(made, releases, rebasetools.tools(), tmp_path, Silent())["tools"]["kunlunfork"]
     assert [told["steps"][v]["right"] for v in "123"] == [3, 0, 0]
     assert (told["arrived"], told["refused"], told["wrong"]) == (0, 3, 0)
+
+
+def _store(folder: Path) -> None:
+    """Three releases of one file, in the store of a cache; the content of none is known to a pin but the first."""
+    store = Store(Cache(folder).store)
+    pin = Content(REPO, clone=True).pin(VERSION)
+    newer = OLD.replace(b"import os\n", b"import os\nimport sys\n")
+    for version, origin, data in (
+        (VERSION, pin.sdist_sha256, OLD), ("0.98.0", "a" * 64, newer), ("0.99.0", "b" * 64, newer),
+    ):  # fmt: skip
+        store.import_members(
+            "sdist", version, origin, [(RUN.path, 0o100644, data), (b"setup.py", 0o100644, b"x = 1\n")]
+        )
+
+
+def _bench(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kunlunfork", "bench", "rebase", "--offline", "--repo", REPO, "--dir", folder, *args],
+        env={**os.environ, ENV: str(folder)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_run(tmp_path: Path) -> None:
+    _store(tmp_path)
+    out = tmp_path / "out.json"
+    there = {*tmp_path.iterdir()}
+    done = _bench(tmp_path, "--releases", "0.98.0,0.99.0", "--n", "12", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    for text in ("git 3-way", "-> 0.98.0", "precision", "by kunlunfork", "12 of 12 arrived by kunlunfork"):
+        assert text in done.stdout
+    result = json.loads(out.read_text())
+    assert (result["seed"], result["count"], result["kinds"]) == (7, 12, [*KINDS])
+    assert {"cpu", "git", "load"} <= result["machine"].keys() and "commit" in result
+    assert [leap["tools"]["kunlunfork"]["right"] for leap in result["leaps"]] == [12, 12]
+    assert [*result["ladder"]["tools"]["kunlunfork"]["steps"]] == ["0.98.0", "0.99.0"]
+    assert {*tmp_path.iterdir()} - there == {out}, "the scratch folder is gone"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--releases", "0.97.0"], "there is no vLLM 0.97.0"),
+        (["--releases", VERSION], "is not newer"),
+        (["--releases", ","], "no releases given"),
+        (["--releases", "0.99.0", "--kinds", "insert,move"], "no such kind of edit: move"),
+        (["--releases", "0.99.0", "--out", "/dev/null/x"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_measured(args: list[str], message: str, tmp_path: Path) -> None:
+    _store(tmp_path)
+    done = _bench(tmp_path, *args)
+    assert done.returncode == 1 and message in done.stderr
