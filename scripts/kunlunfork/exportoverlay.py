@@ -31,6 +31,8 @@ def plan(
     notes: list[str] = []
     removed: list[bytes] = []
     own = Path("overlay") / version
+    older = [v for v in _layers(content) if Version(v) < Version(version)]
+    inherited = overlay.resolve(content.overlay, older[-1]).files if older else {}
     for path, (entry, data) in want.items():
         old = have.files.get(path)
         mode = SYMLINK if entry.mode == SYMLINK else None
@@ -45,7 +47,7 @@ def plan(
     for path in have.files.keys() - want.keys():
         if have.files[path].layer == version:
             writes.append(Write(paths.on_disk(own, path), None, None))
-        if any(_present(content.overlay / v, path) for v in _layers(content) if Version(v) < Version(version)):
+        if path in inherited:
             removed.append(path)
         notes += _reaches(content, version, path, have.files[path].layer, version)
     if removed:
@@ -63,10 +65,6 @@ def plan(
 
 def _layers(content: Content) -> list[str]:
     return [v for v in content.versions() if (content.overlay / v).is_dir()]
-
-
-def _present(folder: Path, path: bytes) -> bool:
-    return paths.read_entry(folder, path) is not None
 
 
 def _reaches(content: Content, version: str, path: bytes, old: str | None, layer: str) -> list[str]:
