@@ -135,8 +135,11 @@ def _delete(name: str, old: ast.Module, ours: ast.Module, before: ast.Module, af
         return WRONG
     node, sides = gone
     if _same(before, after):
-        # Nothing done: right if upstream deleted it as well.
-        return WRONG if any(_same(node, child) for block in blocks(there) for child in block) else RIGHT
+        # Nothing done: right if upstream deleted it as well, and what was around it has come together.
+        where = [(block, at) for block in blocks(there) for at in range(len(block) + 1)]
+        met = any(_sides(block, at, at - 1) == sides for block, at in where)
+        left, had = (sum(_same(node, child) for block in blocks(f) for child in block) for f in (there, here))
+        return RIGHT if not left or (left < had and met) else WRONG
     answers = [theirs for other, theirs in _removals(there, before, after) if _same(node, other)]
     if not answers:
         return WRONG
