@@ -153,6 +153,13 @@ def test_a_ladder_drops_what_a_step_lost(tmp_path: Path) -> None:
     assert (told["arrived"], told["refused"], told["wrong"]) == (0, 3, 0)
 
 
+def test_what_upstream_made_as_well_has_arrived(tmp_path: Path) -> None:
+    case = cases("delete")[0]
+    releases = {"1": {RUN.path: case.ours}, "2": {RUN.path: case.ours + b"\n"}}
+    for told in rebase.climb([case], releases, rebasetools.tools(), tmp_path, Silent())["tools"].values():
+        assert (told["arrived"], told["upstreamed"], told["wrong"], told["refused"]) == (1, 1, 0, 0)
+
+
 def _store(folder: Path) -> None:
     """Three releases of one file, in the store of a cache; the content of none is known to a pin but the first."""
     store = Store(Cache(folder).store)

@@ -178,12 +178,15 @@ def climb(
 ) -> dict[str, Any]:
     """The same edits release by release: what is refused or wrong on a step goes no further.
 
+    An edit that upstream has made as well has arrived, and there is nothing left of it to carry.
+
     Args:
         files: the releases in order, each with its files.
     """
     result: dict[str, Any] = {"cases": len(cases), "tools": {}}
     for name in (OURS, "git 3-way"):
         alive = list(cases)
+        settled = 0
         steps = {}
         for version, new in files.items():
             progress.note(f"ladder to {version}: {name}")
@@ -193,12 +196,16 @@ def climb(
             alive = []
             for job, outcome, verdict in _judged(jobs, tools[name], scratch, tally, {}):
                 tally.add(job, outcome, verdict)
-                if outcome.result is not None and verdict != rebaseoracle.WRONG:
+                if outcome.result is None or verdict == rebaseoracle.WRONG:
+                    continue
+                if outcome.result == job.new:
+                    settled += 1
+                else:
                     alive.append(dataclasses.replace(job.case, old=job.new, ours=outcome.result))
             tally.total["refused"] += len(gone)
             steps[version] = tally.as_json()
         ends = Counter({v: sum(step[v] for step in steps.values()) for v in ("wrong", "refused")})
-        result["tools"][name] = {"arrived": len(alive), **ends, "steps": steps}
+        result["tools"][name] = {"arrived": len(alive) + settled, "upstreamed": settled, **ends, "steps": steps}
     return result
 
 
