@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
 # fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
-# CHECK: uva, eager, graphs, wide, rate. Each variant is a process of its own; results of a check are compared at its end.
+# CHECK: uva, ops, replay, eager, graphs, wide, rate. Each variant is a process of its own; results of a check are
+# compared at its end, and all that was written is packed into OUT/results.tar.gz after each check.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-payload=$1 out=$2
+payload=$1 packed=$2 out=$HOME/results
 shift 2
+rm -rf "$out" && mkdir -p "$out" || exit 1
 bash "$payload/drv/setup.sh" "$payload" || exit 1
 site=$HOME/pay
 if [ ! -d "$site/fork" ]; then
@@ -29,7 +31,11 @@ engine() { # NAME SITE ENV... -- FLAG...
 }
 
 for check in "$@"; do
+  began=$SECONDS
   case $check in
+    ops|replay)
+      PYTHONPATH="$site/fork:$site/deps" python3 "$here/launchers.py" "$check" --processes 14 \
+        --out "$out/$check.json" 2> "$out/$check.log" || tail -n 5 "$out/$check.log" ;;
     uva) PYTHONPATH="$site/fork:$site/deps" python3 "$here/uva.py" 2>&1 | grep -v WARN ;;
     eager)
       engine eager-upstream site -- 
@@ -57,4 +63,6 @@ for check in "$@"; do
       done
       python3 "$here/compare.py" "$out"/rate-{upstream,torch,torch-noview,auto}-{1,2}.json ;;
   esac
+  echo "check $check took $((SECONDS - began)) s"
+  tar -C "$out" -czf "$packed/results.tar.gz" .
 done

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from compare import Comparison, State, walk, walk_call
 from nosync import no_sync
+from placing import DEVICE, home, place
 
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 BACKENDS = {"torch": "launchers", "reference": "reference"}
@@ -84,6 +85,24 @@ class Report:
 
 class Mismatch(AssertionError):
     """The fork's result differs; the message lists the paths."""
+
+
+def all_sites() -> list[Site]:
+    """Those of every module under `sites/`."""
+    found: list[Site] = []
+    for path in sorted((Path(__file__).parent / "sites").glob("*.py")):
+        if path.stem != "__init__":
+            found += importlib.import_module(f"sites.{path.stem}").SITES
+    return found
+
+
+def all_cases(site: Site) -> list[Case]:
+    """The site's cases, each with a name of its own."""
+    found = list(site.cases(random.Random(f"{SEED}:{site.launcher}")))
+    names = [case.name for case in found]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{site.launcher}: two cases are named alike: {names}")
+    return found
 
 
 def original(module: str, qualname: str) -> Any:
@@ -169,6 +188,8 @@ class Run:
 
 def _run(function: Any, case: Case, guard: Any = None) -> Run:
     args, kwargs = case.make()
+    if DEVICE.type != "cpu":
+        args, kwargs = place(args, kwargs)
     start = walk_call(args, kwargs)
     before = State({k: v.clone() if isinstance(v, torch.Tensor) else copy.copy(v) for k, v in start.items()})
     pointers = {k: v.data_ptr() for k, v in start.items() if isinstance(v, torch.Tensor)}
@@ -191,7 +212,7 @@ def _run(function: Any, case: Case, guard: Any = None) -> Run:
         k: (pointers[k], v.data_ptr()) for k, v in state.items() if isinstance(v, torch.Tensor) and k in pointers
     }
     walk("ret", result, state)
-    return Run(before, state, addresses, error, seconds)
+    return Run(home(before), home(state), addresses, error, seconds)
 
 
 _last: tuple[Site, Case, Run] | None = None

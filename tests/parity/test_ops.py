@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import random
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -17,25 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-
-def _sites() -> list[harness.Site]:
-    found: list[harness.Site] = []
-    for path in sorted((Path(__file__).parent / "sites").glob("*.py")):
-        if path.stem != "__init__":
-            found += importlib.import_module(f"sites.{path.stem}").SITES
-    return found
-
-
-SITES = _sites()
+SITES = harness.all_sites()
 
 
 def _cells() -> Iterator[Any]:
     for site in SITES:
-        names: set[str] = set()
-        for case in site.cases(random.Random(f"{harness.SEED}:{site.launcher}")):
-            if case.name in names:
-                raise ValueError(f"{site.launcher}: two cases are named {case.name}")
-            names.add(case.name)
+        for case in harness.all_cases(site):
             for backend in site.backends:
                 yield pytest.param(site, case, backend, id=f"{site.launcher}-{case.name}-{backend}")
 

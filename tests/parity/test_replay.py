@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every launcher, recorded on one input and replayed on others: what tests/device does in CUDA graphs, on a CPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import harness
+import numpy as np
+import pytest
+import replay
+import torch
+from compare import walk_call
+from harness import Case, Site
+from placing import home, place
+
+SITES = [site for site in harness.all_sites() if site.sample is not None]
+
+
+@pytest.mark.parametrize("site", SITES, ids=[site.launcher for site in SITES])
+def test_replayed_on_other_data(site: Site) -> None:
+    verdicts = replay.check(site, "torch", count=2, draws=700)
+    assert verdicts and replay.unexpected(verdicts) == []
+    if site.launcher not in replay.ON_THE_HOST:
+        assert {v.outcome for v in verdicts} == {replay.OK}
+
+
+def _case(name: str, rows: list[int]) -> Case:
+    def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (torch.tensor(rows), torch.arange(10.0), torch.zeros(len(rows))), {}
+
+    return Case(name, make)
+
+
+def _gather(rows: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    taken = table.index_select(0, rows)
+    taken.unsqueeze_(1)
+    out.copy_(taken.squeeze(1))
+    return out * 2
+
+
+def _baked(rows: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    out.copy_(torch.stack([table[int(row)] for row in rows.numpy()]))
+    return out * 2
+
+
+def _asks(rows: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return _gather(rows, table, out) if rows[0].item() >= 0 else out
+
+
+def _site() -> Site:
+    def cases(rng: random.Random) -> Iterator[Case]:
+        yield _case("short", [1])
+        yield _case("one", [1, 2, 3])
+        yield _case("other", [4, 2, 0])
+
+    return Site((0,), lambda: _gather, "none:gather", cases, lambda rng, name="drawn": _case(name, [1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("function", "outcome"), [(_gather, replay.OK), (_baked, replay.NO_CAPTURE), (_asks, replay.NO_CAPTURE)]
+)
+def test_what_the_host_has_read_is_found(function: Any, outcome: str) -> None:
+    (pair,) = replay.pairs(_site(), 1, 0)
+    assert (pair.first.name, pair.second.name, pair.host_alike) == ("one", "other", True)
+    assert replay._verdict(_site(), "torch", pair, function, "").outcome == outcome
+
+
+def test_a_stale_number_is_a_difference() -> None:
+    (pair,) = replay.pairs(_site(), 1, 0)
+    assert replay.replayed(_site(), pair, _gather, replay.Recording()) == []
+    (first, second) = replay.replayed(_site(), pair, _baked, replay.Recording())
+    assert first.startswith("arg2:") and second.startswith("ret:")
+
+
+def test_place_keeps_what_shares_memory_and_translates_addresses() -> None:
+    wide = torch.arange(40).view(4, 10)
+    owner = SimpleNamespace(
+        table=wide[1:3, 2:5],
+        pointers=torch.tensor([wide.data_ptr() + 16, 12345], dtype=torch.uint64),
+        rows_cpu=torch.ones(2),
+        device=torch.device("cpu"),
+        host=np.arange(3),
+    )
+    given = {"x": wide, "pair": (wide[0], [wide[3]])}
+    rows, host = owner.rows_cpu, owner.host
+    (placed,), kwargs = place((owner,), dict(given))
+    moved = kwargs["x"]
+    assert torch.equal(moved, wide) and moved.data_ptr() != wide.data_ptr()
+    assert placed.table.data_ptr() == moved[1:3, 2:5].data_ptr() and placed.table.stride() == (10, 1)
+    assert kwargs["pair"][0].data_ptr() == moved.data_ptr()
+    assert kwargs["pair"][1][0].data_ptr() == moved[3].data_ptr()
+    assert placed.pointers.tolist() == [moved.data_ptr() + 16, 12345]
+    assert placed.rows_cpu is rows and placed.host is host
+
+
+@pytest.mark.parametrize("launcher", ["block_table:gather_block_tables", "worker_utils:zero_block_ids"])
+def test_what_is_placed_computes_the_same(launcher: str) -> None:
+    """Upstream's kernels follow the translated addresses."""
+    (site,) = [s for s in SITES if s.launcher == launcher]
+    for case in harness.all_cases(site):
+        want = harness.run_upstream(site, case)
+        args, kwargs = place(*case.make())
+        site.upstream()(*args, **kwargs)
+        compared = harness.Comparison(case.skip)
+        compared.states(want.state, home(walk_call(args, kwargs)))
+        assert [p for p in compared.problems if not p.startswith("ret")] == []
