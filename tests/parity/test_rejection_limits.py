@@ -95,4 +95,4 @@ def test_temporaries_stay_small_however_many_rows(rows: int) -> None:
     verification = importlib.import_module(f"{harness.kunlun_package()}.verification")
     logits = torch.empty(rows, 151936, device="meta")
     assert 1 << 20 <= verification.noise_piece(logits) <= (192 << 20) // (6 * 8)
-    assert 1 << 22 <= verification.statistics_piece(logits) <= (256 << 20) // (4 * 4)
+    assert 1 << 22 <= verification.statistics_piece(logits) <= (50 << 20) // 4

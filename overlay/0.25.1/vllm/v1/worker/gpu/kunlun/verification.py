@@ -11,8 +11,9 @@ import torch
 from .rng import gumbel_noise
 from .vocab import pieces, rng_elements
 
-# At 1,024 requests with 7 drafts, larger pieces took 1.9 GiB that upstream does not (an H200).
-STATISTICS_PIECE, MOST_STATISTICS, MOST_NOISE = 1 << 22, 1 << 24, 1 << 22
+# At 1,024 requests with 7 drafts, larger pieces took 1.9 GiB that upstream does not (an H200). Statistics keep one
+# float32 an element beside float32 logits, two beside narrower ones; noise six int64 and a float32 or two.
+STATISTICS_PIECE, MOST_STATISTICS, MOST_NOISE = 1 << 22, 10 << 20, 1 << 22
 INF = float("inf")
 
 # Logits of some columns, float32 [R, columns]; they may be overwritten.
@@ -21,7 +22,8 @@ Columns = Callable[[slice], torch.Tensor]
 
 def statistics_piece(target_logits: torch.Tensor) -> int:
     """Elements of a piece. Many rows take larger ones: on a device the number of launches is what costs."""
-    return min(max(STATISTICS_PIECE, target_logits.numel() // 16), MOST_STATISTICS)
+    most = MOST_STATISTICS if target_logits.dtype is torch.float32 else MOST_STATISTICS // 2
+    return min(max(STATISTICS_PIECE, target_logits.numel() // 16), most)
 
 
 def noise_piece(target_logits: torch.Tensor) -> int:
@@ -32,17 +34,19 @@ def noise_piece(target_logits: torch.Tensor) -> int:
     return min(max(elements, target_logits.numel() // 32), MOST_NOISE)
 
 
-def _first_where(equal: torch.Tensor, first: int, vocab: int) -> torch.Tensor:
-    """Lowest vocabulary id whose column is True in each row, of which there is one.
+def _first_where(numbers: torch.Tensor, maximum: torch.Tensor, first: int, vocab: int) -> torch.Tensor:
+    """Lowest vocabulary id where each row of `numbers` (without NaN) is its maximum [rows]. `numbers` is used up.
 
-    Explicit, since not every device's argmax has an order of ties; bfloat16 logits tie all the time.
+    Explicit, since not every device's argmax has an order of ties; bfloat16 logits tie all the time. In place, and in
+    the type of the numbers, which holds every id below 2**24.
     """
-    ids = torch.arange(first, first + equal.shape[1], dtype=torch.int32, device=equal.device)
-    return torch.where(equal, ids, vocab).amin(dim=1).to(torch.int64)
+    left = torch.arange(vocab - first, vocab - first - numbers.shape[1], -1, dtype=numbers.dtype, device=numbers.device)
+    return vocab - numbers.eq_(maximum.unsqueeze(1)).mul_(left).amax(dim=1).to(torch.int64)
 
 
-def _exp_sum(part: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
-    total = (part - maximum.unsqueeze(-1)).exp_().sum(dim=-1)
+def _exp_sum(part: torch.Tensor, maximum: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Sum of exp(part - maximum) over the last dimension; `out` is memory of part's size, perhaps its own."""
+    total = torch.sub(part, maximum.unsqueeze(-1), out=out).exp_().sum(dim=-1)
     # -inf - -inf is NaN; a piece of -inf must not spoil a row that has finite logits elsewhere.
     return total.masked_fill_(maximum == -INF, 0.0)
 
@@ -64,9 +68,11 @@ def target_statistics(
         # NaN is never the maximum in upstream's kernel, and spoils the sum.
         numbers = part.nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
         maxima.append(numbers.amax(dim=1))
-        firsts.append(_first_where(numbers == maxima[-1].unsqueeze(1), piece.start, vocab))
+        firsts.append(_first_where(numbers, maxima[-1], piece.start, vocab))
         if with_logsumexp:
-            sums.append(_exp_sum(part, maxima[-1]))
+            sums.append(_exp_sum(part, maxima[-1], numbers))
+        # Or it lives on beside the next piece's.
+        del part, numbers
     argmax = firsts[0]
     if len(firsts) > 1:
         maximum = torch.stack(maxima)
@@ -80,7 +86,8 @@ def draft_logsumexp(draft_logits: torch.Tensor, slots: torch.Tensor, elements: i
     for piece in pieces(slots.shape[0] * draft_logits.shape[1], draft_logits.shape[2], elements):
         part = draft_logits[:, :, piece].index_select(0, slots).to(torch.float32)
         maxima.append(part.amax(dim=2))
-        sums.append(_exp_sum(part, maxima[-1]))
+        sums.append(_exp_sum(part, maxima[-1], part))
+        del part
     return _logsumexp(maxima, sums)
 
 
@@ -92,7 +99,8 @@ def gumbel_argmax(columns: Columns, key: torch.Tensor, vocab: int, elements: int
         noisy = gumbel_noise(key, torch.arange(piece.start, piece.stop, device=key.device), use_fp64)
         noisy.add_(columns(piece)).nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
         top = noisy.amax(dim=1)
-        found = _first_where(noisy == top.unsqueeze(1), piece.start, vocab)
+        found = _first_where(noisy, top, piece.start, vocab)
+        del noisy
         if best is None:
             best, token = top, found
         else:

@@ -7,8 +7,8 @@ torch's, so a decision can differ only where both sides of its comparison agree 
 
 Upstream's names: R requests, L rows of logits (each request's draft tokens and one more), S = num_speculative_steps,
 V = the smaller of the target's and the draft's vocabulary. Nothing exists at [L, V]: all passes over the vocabulary go
-piece by piece. The statistics' temporaries are 64 MiB, or up to a quarter of the logits but at most 256 MiB (four
-float32 a piece), the noise's, [R, V] by pieces, 64 MiB, or up to half of the logits but at most 192 MiB (six int64).
+piece by piece. The statistics' temporaries are 16 to 48 MiB, with block verification three times that; the noise's,
+[R, V] by pieces, 57 MiB, or up to half of the logits but at most 240 MiB (six int64 and more: tests/parity/test_memory.py).
 Rows of greedy requests get both although nobody reads them: the device alone knows which they are. Where the host knows
 that all are, `rejection_sample_greedy` does without.
 """
