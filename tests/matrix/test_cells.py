@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import json
+import shlex
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
+import advice
 
-from kunlunfork.errors import ForkError
-from kunlunfork.matrix.cells import Cell, Run, read, summary
+from kunlunfork.matrix.cells import Cell, Run, replay, summary
 
 RUN = Run("0.25.1", "cpu", "ops", 7, "5e" * 32, "0f" * 32, {"torch": "2.13.0"}, "Linux x86_64, 2 cores")
 CELL = Cell(
@@ -16,34 +14,17 @@ CELL = Cell(
 )  # fmt: skip
 
 
-def test_a_line_has_what_a_reader_needs() -> None:
-    line = json.loads(CELL.line())
-    assert line["schema"] == 1
-    assert {k: line[k] for k in ("pin", "device", "tier", "seed", "overlay", "versions", "machine")} == {
-        "pin": "0.25.1", "device": "cpu", "tier": "ops", "seed": 7, "overlay": "0f" * 32,
-        "versions": {"torch": "2.13.0"}, "machine": "Linux x86_64, 2 cores",
-    }  # fmt: skip
-    assert (line["launcher"], line["case"], line["backend"], line["setting"]) == ("a:f", "x", "torch", "off:A")
-    assert (line["sites"], line["off"], line["outcome"], line["error"]) == ([1, 2], ["KUNLUN_A"], "passed", 1e-6)
-    assert CELL.line().endswith("}\n") and CELL.line().count("\n") == 1
-
-
-def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
-    cells = (CELL, replace(CELL, setting=None, off=None, error=None, message="two\nlines \u2028"))
-    file = tmp_path / "r.jsonl"
-    file.write_text("".join(cell.line() for cell in cells), encoding="utf-8")
-    assert read(file) == cells
-
-
-@pytest.mark.parametrize(
-    "line", ["{}", "[]", "no json", CELL.line().replace('"schema": 1', '"schema": 2'),
-             CELL.line().replace('"case"', '"cases"')],
-)  # fmt: skip
-def test_what_is_no_cell_is_named(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "r.jsonl"
-    file.write_text(CELL.line() + line.strip() + "\n")
-    with pytest.raises(ForkError, match=r"r\.jsonl:2 is not a cell"):
-        read(file)
+def test_replay_is_a_command_that_names_the_cell() -> None:
+    for setting, mode in (("off:A", "each"), ("off:A,B", "full"), ("all-on", "all-on"), ("all-off", "all-off")):
+        words = shlex.split(replay(replace(CELL, setting=setting, run=replace(RUN, random=3))))
+        assert words[:3] == ["kunlunfork", "matrix", "run"]
+        assert dict(zip(words[3::2], words[4::2], strict=True)) == {
+            "--vllm": "0.25.1", "--device": "cpu", "--tier": "ops", "--switches": mode, "--backend": "torch",
+            "--random": "3", "--seed": "7", "--cell": CELL.test,
+        }  # fmt: skip
+    advice.check(replay(replace(CELL, test="t.py::x[$(rm -rf ~);'\"<b>]")))
+    # A rule of the fork has no setting and no backend.
+    assert "--backend" not in replay(replace(CELL, setting=None, backend=None))
 
 
 def test_summary_counts_by_launcher() -> None:

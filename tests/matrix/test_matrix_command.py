@@ -31,6 +31,7 @@ BAD = replace(GOOD, outcome="failed", message="harness.Mismatch: a:f, x\n  arg0:
 def test_the_choices_are_those_of_the_modules() -> None:
     assert command.MODES == settings.MODES
     assert command.BACKENDS == ops.BACKENDS
+    assert tuple(run.TIERS) == command.TIERS
 
 
 @pytest.fixture
@@ -51,8 +52,9 @@ def test_run_says_where_the_results_are(asked: dict[str, Any], capsys: pytest.Ca
     line = "matrix run --vllm 0.25.1 --device cpu --tier ops --switches pairs --backend torch -k x -n 3 --random 2"
     assert cli.run([*line.split(), "--seed", "9", "--out", "/o.jsonl", "--python", "/p"]) == errors.OK
     assert asked["options"] == Options(
-        "0.25.1", "cpu", "ops", "pairs", ("torch",), "x", 3, 2, 9, Path("/o.jsonl"), Path("/p")
-    )
+        "0.25.1", "cpu", ("ops",), "pairs", ("torch",), "x", 3, 2, 9, Path("/o.jsonl"), Path("/p"),
+        command=asked["options"].command,
+    )  # fmt: skip
     out = capsys.readouterr().out
     assert "1 passed" in out and "/r.jsonl" in out and "a:f" in out
 
@@ -62,6 +64,14 @@ def test_run_without_options_takes_each_setting_and_both_backends(asked: dict[st
     found = asked["options"]
     assert (found.version, found.mode, found.backends) == ("0.25.1", "each", ("torch", "reference"))
     assert found.processes >= 1 and found.out is None
+
+
+def test_run_of_a_shard_or_of_cells(asked: dict[str, Any]) -> None:
+    line = "matrix run --shard 2/3 --cell a --cell b[x,y] --results /o.jsonl --resume"
+    assert cli.run(line.split()) == errors.OK
+    found = asked["options"]
+    assert (str(found.shard), found.cells, found.resume) == ("2/3", ("a", "b[x,y]"), True)
+    assert found.command[:1] == ("kunlunfork",)
 
 
 def test_failures_are_listed_once_each(asked: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +88,25 @@ def test_failures_are_listed_once_each(asked: dict[str, Any], capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "line", ["--backend fused", "--backend torch,", "--switches some", "--device tpu", "--tier all", "-n 0"]
+    "line",
+    [
+        "--backend fused",
+        "--backend torch,",
+        "--switches some",
+        "--device tpu",
+        "--tier all",
+        "-n 0",
+        "--tier ops,",
+        "--resume",
+        "--shard 0/2",
+        "--shard 3/2",
+        "--shard 1",
+        "--shard 1/0",
+        "--shard x/y",
+        "--shard -1/2",
+        "--shard 1/2/3",
+        "--shard \u0661/\u0662",
+    ],
 )
 def test_choices_that_are_none(asked: dict[str, Any], line: str) -> None:
     assert cli.run(["matrix", "run", *line.split()]) == errors.USAGE
@@ -120,12 +148,6 @@ def test_the_list_is_checked_before_anything_is_built(
     assert "lost: there is no x.py" in capsys.readouterr().err
 
 
-def test_results_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ForkError, match="cannot be written"):
-        run._results(tmp_path / "file" / "r.jsonl")
-
-
 def test_env_can_be_pasted_whatever_the_folder_is_called(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +169,6 @@ def test_results_that_could_not_be_written_are_refused_before_anything_is_built(
         raise AssertionError("built")
 
     monkeypatch.setattr("kunlunfork.matrix.environment.ensure", built)
-    options = Options("0.25.1", "cpu", "ops", "all-on", ("torch",), None, 1, 0, 0, tmp_path, None)
+    options = Options("0.25.1", "cpu", ("ops",), "all-on", ("torch",), None, 1, 0, 0, tmp_path, None)
     with pytest.raises(ForkError, match="cannot be written"):
         run.run(content, Cache(tmp_path / "cache"), options, Silent())

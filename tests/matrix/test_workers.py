@@ -11,7 +11,7 @@ from support import REPO
 from kunlunfork.errors import ForkError
 from kunlunfork.matrix import workers
 from kunlunfork.matrix.environment import Engine
-from kunlunfork.matrix.workers import Worker, check_collected, shares, start, stop, watch
+from kunlunfork.matrix.workers import Worker, check_collected, start, stop, watch
 
 # Writes what the pytest plugin writes, without pytest.
 SCRIPT = """
@@ -19,12 +19,14 @@ import json, os, sys, time
 out = open(os.environ["KUNLUN_MATRIX_OUT"], "a", buffering=1)
 def say(**line):
     out.write(json.dumps(line) + "\\n")
-say(collected=[{"test": t, "launcher": os.environ["KUNLUN_MATRIX_ONLY"]} for t in "abc"])
+say(collected=[{"test": t, "launcher": "site", "case": t} for t in "abc"])
+while not os.path.exists(os.environ["KUNLUN_MATRIX_PICK"]): time.sleep(0.01)
+picked = json.load(open(os.environ["KUNLUN_MATRIX_PICK"]))
 """
 
 
 def _worker(folder: Path, name: str = "w") -> Worker:
-    return Worker((name,), folder / f"{name}.jsonl", folder / f"{name}.log")
+    return Worker(folder / f"{name}.jsonl", folder / f"{name}.log", folder / f"{name}.json")
 
 
 @pytest.fixture
@@ -34,22 +36,36 @@ def team() -> Iterator[list[Worker]]:
     stop(members)
 
 
-def _run(worker: Worker, body: str, folder: Path, team: list[Worker]) -> None:
+def _run(worker: Worker, body: str, folder: Path, team: list[Worker], give: str = "abc") -> None:
     team.append(worker)
     start(worker, [sys.executable, "-c", SCRIPT + body], {}, folder)
-
-
-def test_reports_come_in_the_order_of_the_tests(tmp_path: Path, team: list[Worker]) -> None:
-    body = "\n".join(f'say(test="{t}", outcome="passed")' for t in "cab") + '\nsay(test="a", outcome="error")'
-    worker = _worker(tmp_path, "site")
-    _run(worker, body, tmp_path, team)
-    shown: list[int] = []
-    watch(team, shown.append, lambda: False)
+    watch(team, lambda done: None, lambda: worker.found is not None)
     check_collected(team)
-    found = [(x["test"], x["outcome"], x["launcher"]) for x in worker.lines(missing=True)]
-    # The teardown of `a` failed after it had passed.
-    assert found == [("a", "error", "site"), ("b", "passed", "site"), ("c", "passed", "site")]
-    assert shown[-1] == 3
+    worker.give([test for test in worker.found or () if test["test"] in give])
+
+
+def test_reports_come_as_the_tests_end(tmp_path: Path, team: list[Worker]) -> None:
+    worker = _worker(tmp_path)
+    _run(worker, 'say(test="c", outcome="passed")\nsay(test="a", outcome="error")', tmp_path, team, "ca")
+    seen: list[list[str]] = []
+    shown: list[int] = []
+
+    def look(done: int) -> None:
+        shown.append(done)
+        seen.append([f"{x['test']} {x['outcome']} {x['launcher']}" for x in worker.fresh()])
+
+    watch(team, look, lambda: False)
+    assert [line for lines in seen for line in lines] == ["c passed site", "a error site"]
+    assert shown[-1] == 2
+    assert worker.fresh() == [] and worker.missing() == []
+
+
+def test_a_worker_runs_what_it_is_given(tmp_path: Path, team: list[Worker]) -> None:
+    worker = _worker(tmp_path)
+    _run(worker, 'for t in picked: say(test=t, outcome="passed")', tmp_path, team, "b")
+    watch(team, lambda done: None, lambda: False)
+    assert [x["test"] for x in worker.fresh()] == ["b"]
+    assert worker.missing() == []
 
 
 @pytest.mark.parametrize(
@@ -65,25 +81,23 @@ def test_a_worker_that_dies_leaves_an_error_in_each_cell_it_did_not_do(
     worker = _worker(tmp_path)
     _run(worker, f'say(test="a", outcome="passed")\n{body}', tmp_path, team)
     watch(team, lambda done: None, lambda: False)
-    check_collected(team)
-    found = [(x["test"], x["outcome"], x.get("message")) for x in worker.lines(missing=True)]
-    assert found == [("a", "passed", None), ("b", "error", fate), ("c", "error", "not run: the worker had ended")]
-    assert [x["test"] for x in worker.lines(missing=False)] == ["a"]
+    assert [x["test"] for x in worker.fresh()] == ["a"]
+    found = [(x["test"], x["outcome"], x["message"]) for x in worker.missing()]
+    assert found == [("b", "error", fate), ("c", "error", "not run: the worker had ended")]
 
 
 def test_a_worker_that_hangs_is_ended(tmp_path: Path, team: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "PATIENCE", 0.2)
     worker = _worker(tmp_path)
     _run(worker, "time.sleep(600)", tmp_path, team)
+    monkeypatch.setattr(workers, "PATIENCE", 0.2)
     watch(team, lambda done: None, lambda: False)
     assert worker.child is not None and worker.child.poll() == -9
-    assert worker.lines(missing=True)[0]["message"] == "no answer for 0 s"
+    assert worker.missing()[0]["message"] == "no answer for 0 s"
 
 
 def test_stop_ends_what_runs(tmp_path: Path, team: list[Worker]) -> None:
     worker = _worker(tmp_path)
     _run(worker, "time.sleep(600)", tmp_path, team)
-    watch(team, lambda done: None, lambda: worker.collected is not None)
     stop(team)
     assert worker.child is not None and worker.child.poll() is not None
 
@@ -92,7 +106,7 @@ def test_tests_that_cannot_be_collected(tmp_path: Path, team: list[Worker]) -> N
     worker = _worker(tmp_path)
     team.append(worker)
     start(worker, [sys.executable, "-c", "print('why'); raise SystemExit(2)"], {}, tmp_path)
-    watch(team, lambda done: None, lambda: worker.collected is not None)
+    watch(team, lambda done: None, lambda: worker.found is not None)
     with pytest.raises(ForkError, match="cannot be collected") as e:
         check_collected(team)
     assert e.value.details == ("why",)
@@ -123,19 +137,21 @@ def test_an_expression_that_is_none_runs_nothing(
     )
     engine = Engine(tmp_path, Path(sys.executable), tmp_path, tmp_path / "triton", {})
     env = workers.environ(engine, (tests, REPO / "tests" / "parity"), {})
-    worker = Worker(("*",), tmp_path / "out.jsonl", tmp_path / "log")
+    worker = _worker(tmp_path)
     team.append(worker)
     start(worker, workers.command(engine, tests, ["-k", expression] if expression else []), env, tmp_path)
-    watch(team, lambda done: None, lambda: False)
+    watch(team, lambda done: None, lambda: worker.found is not None)
     if collected is None:
-        assert worker.collected is None and not (tmp_path / "ran").exists()
+        assert worker.found is None and not (tmp_path / "ran").exists()
         with pytest.raises(ForkError, match="cannot be collected") as e:
             check_collected(team)
         assert any("Wrong expression" in line for line in e.value.details)
         return
     check_collected(team)
-    assert [x["case"] for x in worker.collected or ()] == collected
-    assert len(worker.reports) == len(collected)
+    assert [x["case"] for x in worker.found or ()] == collected
+    worker.give(worker.found or [])
+    watch(team, lambda done: None, lambda: False)
+    assert len(worker.fresh()) == len(collected)
 
 
 def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
@@ -144,18 +160,8 @@ def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
     worker.out.write_text(whole[:10])
     assert not worker.poll()
     worker.out.write_text(whole)
-    assert worker.poll() and worker.collected == [{"test": "a"}]
+    assert worker.poll() and worker.found == [{"test": "a"}]
     assert not worker.poll()
-
-
-def test_shares_are_even_and_whole() -> None:
-    seconds = {"a": 10.0, "b": 6.0, "c": 5.0}
-    assert shares(["a", "b", "c"], seconds, 2) == [("a",), ("b", "c")]
-    modules = [f"m{i}" for i in range(7)]
-    for count in (1, 3, 20):
-        found = shares(modules, {}, count)
-        assert sorted(m for share in found for m in share) == modules
-        assert len(found) == min(count, 7)
 
 
 def test_a_child_sees_the_trees_and_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

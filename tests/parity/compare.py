@@ -98,7 +98,8 @@ class Comparison:
     """Finds the differences of two states; `problems` lists them, `max_error` is the largest tolerated one.
 
     skip: path patterns not compared. tolerance: path pattern -> (rtol, atol); everything else is compared bit by
-    bit, NaN equal to NaN. masks: path -> True where a tensor is not compared.
+    bit, NaN equal to NaN. masks: path -> True where a tensor is not compared. `first` is the path of the first problem,
+    and the first element that differs, where it is one of a tensor.
     """
 
     def __init__(
@@ -111,7 +112,13 @@ class Comparison:
         self.tolerance = dict(tolerance or {})
         self.masks = dict(masks or {})
         self.problems: list[str] = []
+        self.first: tuple[str, tuple[int, ...] | None] | None = None
         self.max_error = 0.0
+
+    def _problem(self, path: str, text: str, index: tuple[int, ...] | None = None) -> None:
+        self.problems.append(f"{path}: {text}")
+        if self.first is None:
+            self.first = path, index
 
     def states(self, want: State, got: State) -> None:
         """Every path in both, every leaf equal, and the memory around the tensors too."""
@@ -119,30 +126,30 @@ class Comparison:
             if _matches(path, self.skip):
                 continue
             if path not in want or path not in got:
-                self.problems.append(f"{path}: only {'upstream' if path in want else 'the fork'} has it")
+                self._problem(path, f"only {'upstream' if path in want else 'the fork'} has it")
                 continue
             self.leaf(path, want[path], got[path])
         self.outside(want, got)
 
     def leaf(self, path: str, want: Any, got: Any) -> None:
         if type(want) is not type(got):
-            self.problems.append(f"{path}: {type(got).__name__}, want {type(want).__name__}")
+            self._problem(path, f"{type(got).__name__}, want {type(want).__name__}")
         elif isinstance(want, torch.Tensor):
             self.tensor(path, want, got)
         elif isinstance(want, np.ndarray):
             if want.dtype != got.dtype or want.shape != got.shape:
-                self.problems.append(f"{path}: {got.dtype}{got.shape}, want {want.dtype}{want.shape}")
+                self._problem(path, f"{got.dtype}{got.shape}, want {want.dtype}{want.shape}")
             elif want.dtype == object:
                 if want.tolist() != got.tolist():
-                    self.problems.append(f"{path}: {got.tolist()}, want {want.tolist()}")
+                    self._problem(path, f"{got.tolist()}, want {want.tolist()}")
             else:
                 self.tensor(path, torch.from_numpy(want.copy()), torch.from_numpy(got.copy()))
         elif want != got and not (want != want and got != got):
-            self.problems.append(f"{path}: {got!r}, want {want!r}")
+            self._problem(path, f"{got!r}, want {want!r}")
 
     def tensor(self, path: str, want: torch.Tensor, got: torch.Tensor) -> None:
         if want.dtype != got.dtype or want.shape != got.shape:
-            self.problems.append(f"{path}: {got.dtype}{tuple(got.shape)}, want {want.dtype}{tuple(want.shape)}")
+            self._problem(path, f"{got.dtype}{tuple(got.shape)}, want {want.dtype}{tuple(want.shape)}")
             return
         tolerance = next((t for p, t in self.tolerance.items() if _matches(path, (p,))), None)
         wrong = _differences(want, got, tolerance)
@@ -157,7 +164,7 @@ class Comparison:
         if wrong.any():
             where = [tuple(i) for i in wrong.nonzero().tolist()]
             some = ", ".join(f"{i}: {got[i].item()!r} want {want[i].item()!r}" for i in where[:4])
-            self.problems.append(f"{path}: {len(where)} of {want.numel()} differ; {some}")
+            self._problem(path, f"{len(where)} of {want.numel()} differ; {some}", where[0])
 
     def outside(self, want: State, got: State) -> None:
         """Bytes of a storage that no compared tensor shows must be as upstream left them, too."""
@@ -172,7 +179,7 @@ class Comparison:
                 continue
             other = got[paths[0]].untyped_storage()
             if storage.nbytes() != other.nbytes():
-                self.problems.append(f"{paths[0]}: storage of {other.nbytes()} bytes, want {storage.nbytes()}")
+                self._problem(paths[0], f"storage of {other.nbytes()} bytes, want {storage.nbytes()}")
                 continue
             seen = torch.zeros(storage.nbytes(), dtype=torch.bool)
             for path in paths:
@@ -186,7 +193,7 @@ class Comparison:
             a, b = (torch.tensor([], dtype=torch.uint8).set_(s) for s in (storage, other))
             wrong = (a != b) & ~seen
             if wrong.any():
-                self.problems.append(f"storage of {paths[0]}: {int(wrong.sum())} bytes outside the tensor differ")
+                self._problem(f"storage of {paths[0]}", f"{int(wrong.sum())} bytes outside the tensor differ")
 
     def addresses(self, want: Addresses, got: Addresses) -> None:
         """A tensor stays where it was if upstream's does: its address may be in a graph."""
@@ -195,7 +202,7 @@ class Comparison:
                 continue
             was, now = got[path]
             if (before == after) != (was == now):
-                self.problems.append(f"{path}: {'moved to another address' if was != now else 'should move'}")
+                self._problem(path, f"{'moved to another address' if was != now else 'should move'}")
 
     def results(self, want: State, got: State) -> None:
         """Results are views of the same arguments in the same way, or memory of their own."""
@@ -209,11 +216,11 @@ class Comparison:
             views = [(x.stride(), x.storage_offset()) for x in (value, other)]
             if mine != theirs:
                 shared = f"shares memory with {theirs or 'nothing'}, want {mine or 'nothing'}"
-                self.problems.append(f"{path}: {shared}")
+                self._problem(path, shared)
             elif mine and views[0] != views[1]:
-                self.problems.append(f"{path}: a different view of {mine[0]}")
+                self._problem(path, f"a different view of {mine[0]}")
             elif not mine and value.is_contiguous() and not other.is_contiguous():
-                self.problems.append(f"{path}: not contiguous")
+                self._problem(path, "not contiguous")
 
 
 def _aliased(x: torch.Tensor, state: State) -> list[str]:

@@ -84,7 +84,11 @@ class Report:
 
 
 class Mismatch(AssertionError):
-    """The fork's result differs; the message lists the paths."""
+    """The fork's result differs; the message lists the paths. `where`: the first path, and the first index in it."""
+
+    def __init__(self, message: str, where: tuple[str, tuple[int, ...] | None] | None = None) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 def all_sites() -> list[Site]:
@@ -254,5 +258,6 @@ def compare(site: Site, case: Case, label: str, want: Run, function: Any, allow:
     comparison.addresses(want.addresses, got.addresses)
     comparison.results(want.state, got.state)
     if comparison.problems:
-        raise Mismatch(f"{site.launcher}, {case.name}, {label}\n  " + "\n  ".join(comparison.problems))
+        message = f"{site.launcher}, {case.name}, {label}\n  " + "\n  ".join(comparison.problems)
+        raise Mismatch(message, comparison.first)
     return Report(comparison.max_error, got.seconds)

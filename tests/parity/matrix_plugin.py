@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest as a worker of `kunlunfork matrix`: takes its share of the tests, and writes a JSON line for each.
+"""pytest as a worker of `kunlunfork matrix`: takes its share of the tests, and writes a JSON line for each that ends.
 
-`KUNLUN_MATRIX_OUT` names the file. `KUNLUN_MATRIX_ONLY` has the site modules of this share with commas between; `*`
-among them stands for the tests that belong to no site module. The first line lists what was collected, so that a
-cell whose worker died is known, too.
+`KUNLUN_MATRIX_OUT` names the file. Its first line lists what was collected. The worker then waits for the file
+`KUNLUN_MATRIX_PICK`, a JSON list of the tests that are its share.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 import pytest
 
 OUT = Path(os.environ["KUNLUN_MATRIX_OUT"])
-ONLY = set(os.environ["KUNLUN_MATRIX_ONLY"].split(","))
+PICK = Path(os.environ["KUNLUN_MATRIX_PICK"])
 # More of a message than this helps nobody, and results are kept.
 MESSAGE = 2000
 PARENT = os.getppid()
-_CHOSEN = pytest.StashKey[bool]()
+_LINE = pytest.StashKey[dict[str, Any]]()
 
 
 def _write(line: dict[str, Any]) -> None:
@@ -44,26 +43,18 @@ def _describe(item: pytest.Item) -> dict[str, Any]:
     }
 
 
-def _module(item: pytest.Item) -> str:
-    site = item.callspec.params.get("site") if hasattr(item, "callspec") else None
-    return "*" if site is None else site.launcher.partition(":")[0]
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     # pytest's own selection may refuse its -k; the list is then written nowhere, or every test would count as chosen.
     outcome = yield
     if outcome.excinfo is None:
         _choose(config, items)
-        config.stash[_CHOSEN] = True
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     import test_bound
 
     def wanted(item: pytest.Item) -> bool:
-        if _module(item) not in ONLY:
-            return False
         backend = item.callspec.params.get("backend") if hasattr(item, "callspec") else None
         if backend is not None and backend not in test_bound.BACKENDS:
             return False
@@ -71,25 +62,37 @@ def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
         direct = getattr(item, "originalname", "") == "test_parity"
         return not (direct and item.callspec.params["site"].launcher in test_bound.DECLARED)
 
-    kept = [item for item in items if wanted(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
-    items[:] = kept
+    found = [item for item in items if wanted(item)]
+    _write({"collected": [_describe(item) for item in found]})
+    picked = set(_picked())
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in picked])
+    items[:] = [item for item in found if item.nodeid in picked]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.config.stash.get(_CHOSEN, False):
-        _write({"collected": [_describe(item) for item in session.items]})
+def _picked() -> list[str]:
+    while not PICK.exists():
+        if os.getppid() != PARENT:
+            pytest.exit("nobody says what to run", returncode=3)
+        time.sleep(0.05)
+    picked: list[str] = json.loads(PICK.read_text(encoding="utf-8"))
+    return picked
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     outcome = yield
     report = outcome.get_result()
-    if report.when == "teardown" and not report.failed:
-        return
-    if report.when == "setup" and report.passed:
-        return
+    line = item.stash.get(_LINE, None)
+    # What went wrong last is told; a test whose setup failed has no call.
+    if line is None or report.failed or report.when == "call":
+        line = item.stash[_LINE] = _line(item, call, report)
+    if report.when == "teardown":
+        _write({**line, "finished": round(time.time(), 3)})
+        if os.getppid() != PARENT:
+            pytest.exit("nobody reads the results any more", returncode=3)
+
+
+def _line(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> dict[str, Any]:
     found: dict[str, Any] = dict(item.user_properties)
     line = {
         "test": item.nodeid,
@@ -98,8 +101,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         "error": found.get("max_error"),
         "upstream": found.get("upstream_seconds"),
         "seconds": round(call.duration, 5),
-        "finished": round(time.time(), 3),
         "message": None,
+        "tensor": None,
+        "index": None,
     }
     if report.skipped:
         line["message"] = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)[:MESSAGE]
@@ -108,6 +112,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         failed = report.when == "call" and isinstance(call.excinfo.value, (AssertionError, pytest.fail.Exception))
         line["outcome"] = "failed" if failed else "error"
         line["message"] = call.excinfo.exconly()[:MESSAGE]
-    _write(line)
-    if os.getppid() != PARENT:
-        pytest.exit("nobody reads the results any more", returncode=3)
+        line["tensor"], line["index"] = getattr(call.excinfo.value, "where", None) or (None, None)
+    return line

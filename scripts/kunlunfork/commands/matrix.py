@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,12 @@ from kunlunfork.errors import ForkError
 if TYPE_CHECKING:
     from kunlunfork.matrix.cells import Cell
     from kunlunfork.matrix.run import Result
+    from kunlunfork.matrix.selection import Shard
 
 # Said here, since --help imports nothing of the matrix; a test compares them.
 MODES = ("all-on", "all-off", "each", "pairs", "full")
 BACKENDS = ("torch", "reference")
+TIERS = ("ops",)
 
 
 @click.group("matrix")
@@ -38,12 +41,29 @@ def command() -> None:
 command.add_command(matrixenv.command)
 
 
-def _backends(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
-    unknown = [name for name in names if name not in BACKENDS]
-    if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)}; choose from {', '.join(BACKENDS)}")
-    return names
+Listed = Callable[[click.Context, click.Parameter, str], tuple[str, ...]]
+
+
+def _listed(known: Sequence[str]) -> Listed:
+    """Names of a list with commas between."""
+
+    def convert(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise click.BadParameter(f"{', '.join(unknown)}; choose from {', '.join(known)}")
+        return names
+
+    return convert
+
+
+def _shard(_: click.Context, __: click.Parameter, value: str | None) -> Shard | None:
+    from kunlunfork.matrix import selection
+
+    try:
+        return None if value is None else selection.shard(value)
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from e
 
 
 def _cores() -> int:
@@ -60,37 +80,63 @@ processes_option = click.option(
 @command.command("run")
 @vllm_option
 @click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
-@click.option("--tier", type=click.Choice(["ops"]), default="ops", show_default=True)
-@click.option("--switches", "mode", type=click.Choice(MODES), default="each", show_default=True,
-              help="Which settings of the on/off switches.")  # fmt: skip
-@click.option("--backend", "backends", callback=_backends, default=",".join(BACKENDS), show_default=True,
-              help="With commas between.")  # fmt: skip
+@click.option(
+    "--tier", "tiers", callback=_listed(TIERS), default=",".join(TIERS), show_default=True, help="With commas between."
+)
+@click.option(
+    "--switches",
+    "mode",
+    type=click.Choice(MODES),
+    default="each",
+    show_default=True,
+    help="Which settings of the on/off switches.",
+)
+@click.option(
+    "--backend",
+    "backends",
+    callback=_listed(BACKENDS),
+    default=",".join(BACKENDS),
+    show_default=True,
+    help="With commas between.",
+)
 @click.option("-k", "expression", metavar="EXPR", help="Only what matches, as pytest's -k.")
+@click.option("--cell", "cells", metavar="NAME", multiple=True, help="Only this cell, named as in the results.")
+@click.option("--shard", metavar="I/N", callback=_shard, help="Only the share I of N, see matrix plan.")
 @processes_option
 @click.option("--random", type=click.IntRange(0), default=6, show_default=True, help="Random cases a site.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random cases.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
-              help="File for one JSON line a cell [default: in the cache].")  # fmt: skip
+@click.option(
+    "--results",
+    "--out",
+    "out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for one JSON line a cell, written as they end [default: in the cache].",
+)
+@click.option("--resume", is_flag=True, help="Do not run again what has a result of this fork in the file.")
 @python_option
 @repo_option
 @verb
 def run_command(
-    version: str | None, device: str, tier: str, mode: str, backends: tuple[str, ...], expression: str | None,
-    processes: int | None, random: int, seed: int, out: Path | None, python: Path | None, repo: Path | None,
-    console: Console,
+    version: str | None, device: str, tiers: tuple[str, ...], mode: str, backends: tuple[str, ...],
+    expression: str | None, cells: tuple[str, ...], shard: Shard | None, processes: int | None, random: int, seed: int,
+    out: Path | None, resume: bool, python: Path | None, repo: Path | None, console: Console,
 ) -> int:  # fmt: skip
-    """Run one tier and write one JSON line a cell.
+    """Run tiers and write one JSON line a cell, as the cells end.
 
-    The first run builds an engine environment in the cache (torch and vLLM, about 2 GB, minutes). Exit code 1 where a
-    cell failed.
+    A run that is interrupted or killed keeps the cells that had ended; --resume goes on. The first run builds an
+    engine environment in the cache (torch and vLLM, about 2 GB, minutes). Exit code 1 where a cell failed.
     """
     from kunlunfork import cache
     from kunlunfork.matrix.run import Options, run
 
+    if resume and out is None:
+        raise click.UsageError("--resume goes with --results FILE")
+    if cells and len(tiers) != 1:
+        raise click.UsageError("--cell goes with one --tier")
     fork = console.find_content(repo)
     options = Options(
-        version or fork.newest(), device, tier, mode, backends, expression, processes or _cores(), random, seed,
-        out, python,
+        version or fork.newest(), device, tiers, mode, backends, expression, processes or _cores(), random, seed,
+        out, python, resume, shard, cells, ("kunlunfork", *sys.argv[1:]),
     )  # fmt: skip
     result = run(fork, cache.default(), options, console)
     if result.summary.ok:
@@ -100,7 +146,7 @@ def run_command(
     error = ForkError(
         f"{len(bad)} of {sum(result.summary.counts.values())} cells did not pass",
         details=_lines(bad),
-        fix=f"see their messages in {result.out}; one cell again: kunlunfork matrix run -k EXPR",
+        fix=f"see {result.out}: it has their messages, and the command that runs each again",
     )
 
     def show() -> None:
@@ -135,6 +181,7 @@ def _result(result: Result) -> dict[str, Any]:
         "versions": result.versions,
         "settings": list(result.settings),
         "counts": found.counts,
+        "resumed": result.resumed,
         "launchers": [
             {
                 "launcher": row.launcher,

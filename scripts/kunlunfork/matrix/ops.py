@@ -6,25 +6,26 @@ import json
 import os
 import platform
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kunlunfork.apply import Outcome
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
-from kunlunfork.matrix import workers
-from kunlunfork.matrix.cells import Cell, Run
+from kunlunfork.matrix import schedule, workers
+from kunlunfork.matrix import times as recorded
+from kunlunfork.matrix.cells import ERROR, Cell, Run
 from kunlunfork.matrix.environment import Engine
+from kunlunfork.matrix.selection import Selection, spread, unit_of
 from kunlunfork.matrix.settings import Setting
 from kunlunfork.matrix.workers import Worker
 from kunlunfork.progress import Progress
 
 TIER = "ops"
 BACKENDS = ("torch", "reference")
-# Tests that belong to no site module.
-REST = "*"
 
 
 @dataclass(frozen=True)
@@ -40,64 +41,78 @@ class Request:
     expression: str | None = None
 
 
-def site_modules(content: Content) -> tuple[str, ...]:
-    """Names of the modules that define sites, by their files.
-
-    Raises:
-        ForkError: there are none.
-    """
-    found = tuple(sorted(p.stem for p in (content.parity / "sites").glob("*.py") if p.stem != "__init__"))
-    if not found:
-        raise ForkError(f"{content.parity} holds no parity tests", expected="sites/*.py")
-    return found
-
-
 def machine() -> str:
     """The kind of machine, not its name."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+@dataclass(frozen=True)
+class Log:
+    """Who is told of a tier's cells. `planned`: once, how many will run; `ended`: of each cell, when it has ended."""
+
+    planned: Callable[[str, int], None]
+    ended: Callable[[Cell], None]
 
 
 def run(
     content: Content,
     engine: Engine,
     tree: Outcome,
+    shared: Run,
     request: Request,
+    selection: Selection,
     times: Path,
-    sink: Callable[[Cell], None],
+    log: Log,
     progress: Progress,
 ) -> None:
-    """Run the cells and hand them to `sink`; where the run is interrupted, those that had ended.
+    """Run the cells of a selection and tell `log` of each; where the run is interrupted, of those that had ended.
 
-    times: a JSON file of seconds by site module, read to balance the work and written after a whole run.
+    shared: what all cells of the run share; the tier is set here. times: the cache's own record of seconds by unit,
+    read to balance the work and brought up to date at the end.
 
     Raises:
-        ForkError: the tests cannot be collected, or the expression selects none.
+        ForkError: the tests cannot be collected, or the expression or the selection names none.
     """
-    shared = Run(
-        pin=tree.version, device=request.device, tier=TIER, seed=request.seed, series=tree.series_hash,
-        overlay=tree.overlay_hash, versions=dict(engine.versions), machine=machine(),
-    )  # fmt: skip
+    shared = replace(shared, tier=TIER)
     offs = {s.name: s.off for s in request.settings}
     with tempfile.TemporaryDirectory(prefix="kunlunfork-matrix-") as scratch:
         folder = Path(scratch)
-        modules = (*site_modules(content), REST)
-        divided = workers.shares(modules, _times(times), request.processes)
-        team = [Worker(share, folder / f"{i}.jsonl", folder / f"{i}.log") for i, share in enumerate(divided)]
-        whole = False
+        if not any((content.parity / "sites").glob("[!_]*.py")):
+            raise ForkError(f"{content.parity} holds no parity tests", expected="sites/*.py")
+        known = {**selection.seconds, **recorded.read_or_guess(times)}
+        team = [
+            Worker(folder / f"{i}.jsonl", folder / f"{i}.log", folder / f"{i}.json") for i in range(request.processes)
+        ]
+        seen: list[Cell] = []
+
+        def tell(lines: Sequence[Mapping[str, Any]]) -> None:
+            for line in lines:
+                seen.append(_cell(shared, offs, line))
+                log.ended(seen[-1])
+
         try:
-            _follow(content, engine, tree, request, team, folder, progress)
-            whole = True
+            _collect(content, engine, tree, request, team, folder, progress)
+            chosen = selection.choose(TIER, team[0].found or [])
+            log.planned(TIER, len(chosen))
+            _follow(team, spread(TIER, chosen, known, len(team)), tell, progress)
+            for worker in team:
+                tell(worker.missing())
         finally:
             workers.stop(team)
             for worker in team:
-                for line in worker.lines(missing=whole):
-                    sink(_cell(shared, offs, line))
-        if request.expression is None:
-            times.parent.mkdir(parents=True, exist_ok=True)
-            times.write_text(json.dumps(_seconds(team), indent=1), encoding="utf-8")
+                worker.poll()
+                tell(worker.fresh())
+        recorded.write(times, {**known, **schedule.learn(_whole_units(seen, team[0].found or []))})
 
 
-def _follow(
+def _whole_units(seen: Sequence[Cell], found: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """The cells of units all of whose cells ran: less than that says little of what the unit takes."""
+    wanted = Counter(unit_of(TIER, test) for test in found)
+    have = Counter(cell.unit for cell in seen if cell.outcome != ERROR)
+    return [cell for cell in seen if have[cell.unit] == wanted[cell.unit]]
+
+
+def _collect(
     content: Content, engine: Engine, tree: Outcome, request: Request, team: Sequence[Worker], folder: Path,
     progress: Progress,
 ) -> None:  # fmt: skip
@@ -107,13 +122,30 @@ def _follow(
     for worker in team:
         workers.start(worker, argv, env, folder)
     with progress.task("collecting the parity tests", None):
-        workers.watch(team, lambda done: None, lambda: all(w.collected is not None for w in team))
+        workers.watch(team, lambda done: None, lambda: all(w.found is not None for w in team))
     workers.check_collected(team)
-    total = sum(len(w.collected or ()) for w in team)
-    if not total:
+    if not team[0].found:
         raise ForkError(f"no parity test matches {request.expression!r}", fix="see pytest's -k")
+
+
+def _follow(
+    team: Sequence[Worker],
+    shares: Sequence[list[dict[str, Any]]],
+    tell: Callable[[Sequence[Mapping[str, Any]]], None],
+    progress: Progress,
+) -> None:
+    for worker, share in zip(team, shares, strict=True):
+        worker.give(share)
+    total = sum(map(len, shares))
+
     with progress.task(f"running {total} cells", total) as shown:
-        workers.watch(team, shown, lambda: False)
+
+        def look(done: int) -> None:
+            for worker in team:
+                tell(worker.fresh())
+            shown(done)
+
+        workers.watch(team, look, lambda: False)
 
 
 def _variables(request: Request) -> dict[str, str]:
@@ -142,26 +174,7 @@ def _cell(shared: Run, offs: Mapping[str, tuple[str, ...]], line: Mapping[str, A
         seconds=line.get("seconds", 0.0),
         finished=line.get("finished", 0.0),
         message=line.get("message"),
+        upstream=line.get("upstream"),
+        tensor=line.get("tensor"),
+        index=None if line.get("index") is None else tuple(line["index"]),
     )
-
-
-def _times(path: Path) -> dict[str, float]:
-    try:
-        return {str(k): float(v) for k, v in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError):
-        return {}  # a guess then; it only balances the work
-
-
-def _seconds(team: Sequence[Worker]) -> dict[str, float]:
-    """What each site module took: its cells, and upstream's runs of its cases, once each."""
-    seconds: dict[str, float] = {}
-    upstream: dict[tuple[str, str], float] = {}
-    for worker in team:
-        for line in worker.lines(missing=False):
-            module = line["launcher"].partition(":")[0] or REST
-            seconds[module] = seconds.get(module, 0.0) + line["seconds"]
-            if line.get("upstream") is not None:
-                upstream[line["launcher"], line["case"]] = line["upstream"]
-    for (launcher, _), spent in upstream.items():
-        seconds[launcher.partition(":")[0]] += spent
-    return {module: round(spent, 3) for module, spent in sorted(seconds.items())}

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from kunlunfork import outfile, switches
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.errors import ForkError
-from kunlunfork.matrix import definition, environment, ops, settings, trees
-from kunlunfork.matrix.cells import Cell, Summary, summary
+from kunlunfork.matrix import definition, environment, ops, results, settings, times, trees
+from kunlunfork.matrix.cells import ERROR, Cell, Run, Summary, summary
+from kunlunfork.matrix.selection import Selection, Shard
 from kunlunfork.progress import Progress
 from kunlunfork.store import Store
+
+TIERS = {ops.TIER: ops.run}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for; `mode` is one of `settings.MODES`."""
+    """What the command line asks for; `mode` is one of `settings.MODES`.
+
+    out: the file of results; with `resume` its cells that have a result of the same fork are not run again.
+    cells: names of cells to run alone. command: the command line, for the file.
+    """
 
     version: str
     device: str
-    tier: str
+    tiers: tuple[str, ...]
     mode: str
     backends: tuple[str, ...]
     expression: str | None
@@ -32,61 +38,91 @@ class Options:
     seed: int
     out: Path | None
     python: Path | None
+    resume: bool = False
+    shard: Shard | None = None
+    cells: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Result:
-    """`out`: the file of JSON lines; `settings`: their names; `overlay_hash`: what was tested."""
+    """`out`: the file of JSON lines; `settings`: their names; `overlay_hash`: what was tested.
+
+    resumed: how many cells of the summary were in the file before.
+    """
 
     out: Path
     settings: tuple[str, ...]
     overlay_hash: str
     versions: dict[str, str]
     summary: Summary
+    resumed: int = 0
 
 
 def run(content: Content, cache: Cache, options: Options, progress: Progress) -> Result:
-    """Run a tier of the matrix.
+    """Run tiers of the matrix.
 
     Raises:
         ForkError: no such pin or environment, the environment cannot be built, the fork does not fit, the tests
-            cannot be collected, or the file of results cannot be written.
+            cannot be collected, or the file of results cannot be read or written.
     """
     pin = content.pin(options.version)
     out = options.out or _default_out(cache, options, pin.version)
     outfile.check(out, parents=True)
+    before = results.load([out]) if options.resume and out.exists() else results.Loaded(())
+    seconds = times.read(times.recorded(content)) if options.shard else {}
     table = switches.read(content, pin.version, {})
     chosen = settings.settings(options.mode, settings.on_off(table))
     engine = environment.ensure(definition.load(content, pin.version, options.device), cache, options.python, progress)
     request = ops.Request(
         options.device, chosen, options.backends, options.processes, options.random, options.seed, options.expression
     )
-    cells: list[Cell] = []
     # The tree must stay as it is while tests run in it.
     with environment.exclusive(engine.root / "trees.lock", "runs cells in the same tree", progress):
         tree = trees.fork_tree(content, engine, Store(cache.store), pin.version, progress)
-        with _results(out) as file:
+        shared = Run(
+            pin=tree.version, device=options.device, tier="", seed=options.seed, series=tree.series_hash,
+            overlay=tree.overlay_hash, versions=dict(engine.versions), machine=ops.machine(), random=options.random,
+            switches=options.mode, date=_now().isoformat(timespec="seconds"), command=options.command,
+            shard=str(options.shard) if options.shard else None,
+        )  # fmt: skip
+        kept = _kept(before.cells, shared, options.tiers)
+        cells = list(kept)
+        with results.Writer(out, append=options.resume) as file:
+            file.head(shared)
 
-            def sink(cell: Cell) -> None:
+            def ended(cell: Cell) -> None:
                 cells.append(cell)
-                file.write(cell.line())
+                file.cell(cell)
 
+            done = {tier: frozenset(c.test for c in kept if c.run.tier == tier) for tier in options.tiers}
+            selection = Selection(options.cells, options.shard, seconds, done)
+            if kept:
+                progress.note(f"{len(kept)} cells have a result in {out}; they are not run again")
             try:
-                ops.run(content, engine, tree, request, engine.root / "times.json", sink, progress)
+                for tier in options.tiers:
+                    TIERS[tier](
+                        content, engine, tree, shared, request, selection, engine.root / "times.json",
+                        ops.Log(file.tier, ended), progress,
+                    )  # fmt: skip
             except KeyboardInterrupt:
-                progress.note(f"{len(cells)} cells had ended; they are in {out}")
+                progress.note(f"{len(cells)} cells had ended; they are in {out}; to go on: --results and --resume")
                 raise
-    return Result(out, tuple(s.name for s in chosen), tree.overlay_hash, dict(engine.versions), summary(cells))
+    names = tuple(s.name for s in chosen)
+    return Result(out, names, tree.overlay_hash, dict(engine.versions), summary(cells), len(kept))
 
 
-def _results(out: Path) -> TextIO:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return out.open("w", encoding="utf-8")
-    except OSError as e:
-        raise ForkError(f"{out} cannot be written", found=e.strerror or str(e), fix="name another file: --out") from e
+def _kept(cells: Sequence[Cell], shared: Run, tiers: Sequence[str]) -> list[Cell]:
+    """The last result of each cell that need not run again: of the same fork and inputs, and no error, which may have
+    come from a worker that was lost."""
+    last = {(c.run.tier, c.test): c for c in cells if c.run.tested == shared.tested and c.run.tier in tiers}
+    return [cell for cell in last.values() if cell.outcome != ERROR]
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
 
 
 def _default_out(cache: Cache, options: Options, version: str) -> Path:
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return cache.root / "results" / f"{version}-{options.device}-{options.tier}-{options.mode}-{now}.jsonl"
+    name = f"{version}-{options.device}-{'+'.join(options.tiers)}-{options.mode}-{_now():%Y%m%dT%H%M%SZ}.jsonl"
+    return cache.root / "results" / name

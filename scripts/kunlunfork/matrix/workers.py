@@ -23,17 +23,19 @@ NOTHING_SELECTED = 5
 
 @dataclass
 class Worker:
-    """One pytest process. `share`: the site modules whose tests it runs, `*` for those of none."""
+    """One pytest process. `found`: the tests that it collected; `collected`: those that it was given to run."""
 
-    share: tuple[str, ...]
     out: Path
     log: Path
+    pick: Path
     child: subprocess.Popen[bytes] | None = None
+    found: list[dict[str, Any]] | None = None
     collected: list[dict[str, Any]] | None = None
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     trouble: str | None = None
     heard: float = 0.0
     _read: int = 0
+    _told: int = 0
 
     def poll(self) -> bool:
         """Take in what it wrote; whether there was something."""
@@ -47,25 +49,34 @@ class Worker:
         for line in whole.splitlines():
             report = json.loads(line)
             if "collected" in report:
-                self.collected = report["collected"]
-            elif report["outcome"] != "passed" or report["test"] not in self.reports:
-                # A test may report twice: its call, and a teardown that failed.
+                self.found = report["collected"]
+            else:
                 self.reports[report["test"]] = report
         return bool(whole)
 
-    def lines(self, *, missing: bool) -> list[dict[str, Any]]:
-        """The reports, in the order of the tests; with `missing` also one for each test that never ended."""
+    def give(self, tests: Sequence[dict[str, Any]]) -> None:
+        """Say which of the tests it is to run; it waits for that."""
+        self.collected = list(tests)
+        written = self.pick.with_name(f"{self.pick.name}.new")
+        written.write_text(json.dumps([test["test"] for test in tests]), encoding="utf-8")
+        written.replace(self.pick)
+
+    def fresh(self) -> list[dict[str, Any]]:
+        """The reports since the last call, as they came, each with what was collected about its test."""
+        about = {test["test"]: test for test in self.collected or ()}
+        new = list(self.reports.values())[self._told :]
+        self._told = len(self.reports)
+        return [{**about[report["test"]], **report} for report in new]
+
+    def missing(self) -> list[dict[str, Any]]:
+        """An error for each of its tests that never ended."""
         found = []
         trouble = self.trouble or "the worker ended"
         for test in self.collected or ():
-            report = self.reports.get(test["test"])
-            if report is None:
-                if not missing:
-                    continue
+            if test["test"] not in self.reports:
                 # The first one without a report is the one that it died in.
-                report = {"outcome": "error", "message": trouble}
+                found.append({**test, "outcome": "error", "message": trouble})
                 trouble = "not run: the worker had ended"
-            found.append({**test, **report})
         return found
 
 
@@ -92,7 +103,7 @@ def command(engine: Engine, tests: Path, arguments: Sequence[str]) -> list[str]:
 
 
 def start(worker: Worker, argv: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
-    share = {"KUNLUN_MATRIX_OUT": str(worker.out), "KUNLUN_MATRIX_ONLY": ",".join(worker.share)}
+    share = {"KUNLUN_MATRIX_OUT": str(worker.out), "KUNLUN_MATRIX_PICK": str(worker.pick)}
     with worker.log.open("wb") as log:
         worker.child = subprocess.Popen(
             argv, cwd=folder, env={**env, **share}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -101,7 +112,10 @@ def start(worker: Worker, argv: Sequence[str], env: Mapping[str, str], folder: P
 
 
 def watch(workers: Sequence[Worker], shown: Callable[[int], None], until: Callable[[], bool]) -> None:
-    """Follow running workers until they have ended, or `until` says so. Ends those that hang."""
+    """Follow running workers until they have ended, or `until` says so. Ends those that hang.
+
+    shown: called with the number of tests that have ended, after each look; the last time when all was taken in.
+    """
     while True:
         for worker in workers:
             assert worker.child is not None
@@ -118,6 +132,7 @@ def watch(workers: Sequence[Worker], shown: Callable[[int], None], until: Callab
         if until() or all(w.child is not None and w.child.poll() is not None for w in workers):
             for worker in workers:
                 worker.poll()
+            shown(sum(len(w.reports) for w in workers))
             return
         time.sleep(_TICK)
 
@@ -138,31 +153,15 @@ def stop(workers: Sequence[Worker]) -> None:
 
 
 def check_collected(workers: Sequence[Worker]) -> None:
-    """Raises `ForkError` where a worker ended before it knew its tests."""
+    """Raises `ForkError` where a worker ended before it knew the tests."""
     for worker in workers:
+        if worker.found is not None:
+            continue
         assert worker.child is not None
         code = worker.child.poll()
-        if worker.collected is not None and (code in (None, 0, 1, NOTHING_SELECTED) or worker.reports):
-            continue
         tail = worker.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-20:]
         raise ForkError("the parity tests cannot be collected", details=tail, found=f"exit code {code}")
 
 
 def _fate(code: int) -> str:
     return f"the worker was killed by signal {-code}" if code < 0 else f"the worker ended with exit code {code}"
-
-
-def shares(modules: Sequence[str], seconds: Mapping[str, float], count: int) -> list[tuple[str, ...]]:
-    """Divide the site modules (and `*`) among `count` workers: the longest first, to whom has least.
-
-    seconds: what each took the last time; one that is not in it counts as an average one.
-    """
-    known = [seconds[m] for m in modules if m in seconds]
-    usual = sum(known) / len(known) if known else 1.0
-    loads = [0.0] * count
-    found: list[list[str]] = [[] for _ in range(count)]
-    for module in sorted(modules, key=lambda m: (-seconds.get(m, usual), m)):
-        least = loads.index(min(loads))
-        found[least].append(module)
-        loads[least] += seconds.get(module, usual)
-    return [tuple(share) for share in found if share]

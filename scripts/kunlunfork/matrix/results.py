@@ -1,0 +1,202 @@
+"""The file of results: JSON lines, written as the cells end, so that a killed run keeps them.
+
+Line kinds of version 2: `head` (what the run tests, where and how), `tier` (how many cells it means to run), `cell`.
+A file may hold several runs, one after another. In version 1 each cell line carried all that its head says now;
+such files are read, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kunlunfork.errors import ForkError
+from kunlunfork.matrix import resultlines
+from kunlunfork.matrix.cells import Cell, Run, replay
+
+SCHEMA = 2
+# Longer lines are no results; a file of zeros is not read into memory.
+LIMIT = 1 << 20
+
+
+class Writer:
+    """Writes a run to a file, a line at a time. Every `OSError` becomes a `ForkError` that names the file."""
+
+    def __init__(self, path: Path, *, append: bool) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if append:
+                _cut(path)
+            # Unbuffered: what was written is in the file, however the process ends.
+            self._file = path.open("ab" if append else "wb", buffering=0)
+        except OSError as e:
+            raise self._error(e) from e
+
+    def head(self, run: Run) -> None:
+        self._line({"kind": "head", "schema": SCHEMA, **asdict(replace(run, tier="")), "tier": None})
+
+    def tier(self, tier: str, cells: int) -> None:
+        """`cells`: how many of this tier will follow."""
+        self._line({"kind": "tier", "tier": tier, "cells": cells})
+
+    def cell(self, cell: Cell) -> None:
+        flat = {f.name: getattr(cell, f.name) for f in fields(cell) if f.name != "run"}
+        if cell.bad and cell.replay is None:
+            flat["replay"] = replay(cell)
+        self._line({"kind": "cell", "tier": cell.run.tier, **flat})
+
+    def _line(self, line: dict[str, Any]) -> None:
+        data = (json.dumps(line) + "\n").encode()
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as e:
+            raise self._error(e) from e
+
+    def _error(self, e: OSError) -> ForkError:
+        return ForkError(
+            f"{self.path} cannot be written", found=e.strerror or str(e),
+            fix="make space, or name another file: --results",
+        )  # fmt: skip
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, t: TracebackType | None) -> None:
+        self._file.close()
+
+
+def _cut(path: Path) -> None:
+    """Take off half a line that a killed run left at the end."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - LIMIT))
+        last = file.read()
+        if last and not last.endswith(b"\n"):
+            file.truncate(end - len(last) + last.rfind(b"\n") + 1)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tier that a run began: `cells` as it meant to run, `ended` as there are."""
+
+    run: Run
+    source: str
+    cells: int
+    ended: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What files hold. `planned`: of version 2. `notes`: what a reader should know of the files."""
+
+    cells: tuple[Cell, ...]
+    planned: tuple[Planned, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def load(paths: Sequence[Path]) -> Loaded:
+    """Read files of results.
+
+    Half a line at the end of a file, as a killed run leaves it, is noted and dropped.
+
+    Raises:
+        ForkError: a file cannot be read, is of a version that this tool does not know, or has a line that is no
+            result; names file and line.
+    """
+    cells: list[Cell] = []
+    planned: list[Planned] = []
+    notes: list[str] = []
+    for path in dict.fromkeys(paths):
+        reader = _Reader(path)
+        reader.read()
+        cells += reader.cells
+        planned += reader.planned
+        notes += reader.notes
+    return Loaded(tuple(cells), tuple(planned), tuple(notes))
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cells: list[Cell] = []
+        self.planned: list[Planned] = []
+        self.notes: list[str] = []
+        self._head: Run | None = None
+        self._tiers: dict[str, tuple[Run, int]] = {}  # tier -> its run, the place in `planned` or -1
+        self._old: dict[str, Run] = {}
+
+    def read(self) -> None:
+        for number, data, whole in self._lines():
+            if not data.strip():
+                continue
+            try:
+                raw = json.loads(data.decode())
+                if not isinstance(raw, dict):
+                    raise ValueError("not an object")
+                self._take(raw)
+            except (ValueError, KeyError, TypeError, RecursionError) as e:
+                # Of a run, that is: what never was a file of results is none, and nobody may cut it.
+                if not whole and (self.cells or self._head):
+                    self.notes.append(f"{self.path}:{number}: half a line at the end, dropped")
+                    return
+                found = f"no {e}" if isinstance(e, KeyError) else str(e)
+                raise ForkError(
+                    f"{self.path}:{number} is not a line of results", found=found[:200],
+                    expected="a file that `kunlunfork matrix run --results FILE` wrote",
+                ) from e  # fmt: skip
+
+    def _lines(self) -> Iterator[tuple[int, bytes, bool]]:
+        try:
+            with self.path.open("rb") as file:
+                number = 0
+                while data := file.readline(LIMIT + 1):
+                    number += 1
+                    if len(data) > LIMIT:
+                        raise ForkError(
+                            f"{self.path}:{number} is not a line of results", found=f"more than {LIMIT} bytes in a line"
+                        )
+                    yield number, data, data.endswith(b"\n")
+        except OSError as e:
+            raise ForkError(f"{self.path} cannot be read", found=e.strerror or str(e)) from e
+
+    def _take(self, raw: dict[str, Any]) -> None:
+        kind, schema = raw.get("kind"), raw.get("schema")
+        if (kind is None or kind == "head") and schema is not None and schema not in (1, SCHEMA):
+            raise ForkError(
+                f"{self.path} was written by another version of this tool", found=f"schema {schema!r}"[:100],
+                expected=f"schema 1 or {SCHEMA}", fix="read it with the version that wrote it, or a newer one",
+            )  # fmt: skip
+        if kind is None and schema == 1:
+            self._take_old(raw)
+        elif kind == "head":
+            self._head = resultlines.run({**raw, "tier": ""})
+            self._tiers = {}
+        elif self._head is None:
+            raise ValueError("no head before it")
+        elif kind == "tier":
+            tier, count = resultlines.tier(raw)
+            run = replace(self._head, tier=tier)
+            self._tiers[tier] = run, len(self.planned)
+            self.planned.append(Planned(run, str(self.path), count, 0))
+        elif kind == "cell":
+            tier = resultlines.text(raw, "tier")
+            run, place = self._tiers.setdefault(tier, (replace(self._head, tier=tier), -1))
+            self.cells.append(resultlines.cell(raw, run))
+            if place >= 0:
+                self.planned[place] = replace(self.planned[place], ended=self.planned[place].ended + 1)
+        else:
+            raise ValueError(f"kind {kind!r}"[:100])
+
+    def _take_old(self, raw: dict[str, Any]) -> None:
+        run = resultlines.run(raw)
+        # One object for all cells of a run.
+        self.cells.append(resultlines.cell(raw, self._old.setdefault(repr(run), run)))
