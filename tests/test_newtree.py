@@ -17,10 +17,11 @@ from kunlunfork import make, newtree, paths, status, steps, target
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import Files, load
+from kunlunfork.fork import load
 from kunlunfork.progress import Silent
 from kunlunfork.sources.archive import Member
 from kunlunfork.sources.base import Settings
+from kunlunfork.stages import Files
 from kunlunfork.store import Base, Store
 
 

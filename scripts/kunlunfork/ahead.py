@@ -9,10 +9,11 @@ from pathlib import Path
 
 from kunlunfork import fork as forks
 from kunlunfork import originals, paths, transaction
-from kunlunfork.fork import Files, Fork
+from kunlunfork.fork import Fork
 from kunlunfork.journal import fresh_perm, with_mode
 from kunlunfork.lock import Lock
 from kunlunfork.paths import REGULAR, SYMLINK, Entry
+from kunlunfork.stages import Files
 from kunlunfork.store import Store
 
 

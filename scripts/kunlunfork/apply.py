@@ -17,7 +17,7 @@ from kunlunfork import lock as locks
 from kunlunfork.content import Content
 from kunlunfork.edits import Entries
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import STAMP_PATH, Files, Fork
+from kunlunfork.fork import STAMP_PATH, Fork
 from kunlunfork.journal import PRE, Change, Journal
 from kunlunfork.lock import Held, Lock
 from kunlunfork.paths import SYMLINK, Entry
@@ -25,6 +25,7 @@ from kunlunfork.pins import Pin, public
 from kunlunfork.progress import Progress
 from kunlunfork.record import rewrite_record
 from kunlunfork.sources.tree import TreeInfo, git_state
+from kunlunfork.stages import Files
 from kunlunfork.store import Store
 from kunlunfork.target import Target
 

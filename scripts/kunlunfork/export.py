@@ -32,6 +32,7 @@ from kunlunfork.objects import Repository
 from kunlunfork.patchfile import Patch, parse_patch
 from kunlunfork.patchwrite import Draft, Effect
 from kunlunfork.paths import Entry
+from kunlunfork.stages import Files, stages
 
 # What lint wants of a patch and a commit may lack; said to the user.
 _DEFAULTS = (("Upstream-Status", "Pending"), ("Remove-When", "not said yet"))
@@ -253,8 +254,8 @@ def _patches(
 def _effects(fork: Fork, repository: Repository, base: Mapping[bytes, Entry]) -> dict[str, Effect]:
     """What each patch of the series as it is does to files, where it fits this upstream."""
     here = repository.read({p: base[p] for p in fork.patched if p in base})
-    files: forks.Files = {p: here.get(p) for p in fork.touched}
-    found = forks.stages(fork, files)
+    files: Files = {p: here.get(p) for p in fork.touched}
+    found = stages(fork.patches, files)
     effects = {}
     for patch, was, now in zip(fork.patches, found[:-1], found[1:], strict=True):
         before, after = ({p: e for p, (e, _) in stage.items()} for stage in (was, now))

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kunlunfork import overlay, patchrules, paths, series
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
-from kunlunfork.git import GitFailed
-from kunlunfork.objects import Repository, scratch
 from kunlunfork.overlay import Overlay
-from kunlunfork.patchfile import FilePatch, Patch
-from kunlunfork.patchlines import REMAKE
+from kunlunfork.patchfile import Patch
 from kunlunfork.paths import REGULAR, SYMLINK, Entry
 from kunlunfork.pins import Pin
-from kunlunfork.preimage import UNKNOWN, Tree
+from kunlunfork.stages import Files, stages
 
 # Written by apply, read by `stamp.py` of the overlay: which fork this tree is.
 STAMP_PATH = b"vllm/v1/worker/gpu/kunlun/_build.py"
-
-_REMADE = f"see: kunlunfork lint; then edit a git tree and {REMAKE}"
-
-Files = dict[bytes, tuple[Entry, bytes] | None]
 
 
 @dataclass(frozen=True)
@@ -138,41 +131,10 @@ def check_base(fork: Fork, base: Files, *, where: str) -> None:
         )
 
 
-Stage = dict[bytes, tuple[Entry, bytes]]
-
-
-def stages(fork: Fork, base: Files) -> tuple[Stage, ...]:
-    """The patched files that are there before the first patch and after each.
-
-    Each patch is applied by git to an index that holds exactly the pre-images, then every result is compared with the
-    blob id that the patch names: nothing is ever placed by its context alone. The repository is made for this: neither
-    a damaged store nor one that this user may only read is in the way.
-
-    Raises:
-        ForkError: a patch does not give what it says.
-    """
-    current: dict[bytes, Entry] = {p: have[0] for p in sorted(fork.patched) if (have := base.get(p)) is not None}
-    found = [current]
-    with scratch() as repository:
-        repository.put(have[1] for p in current if (have := base[p]) is not None)
-        known = {have[0].blob: have[1] for have in base.values() if have is not None}
-        lines = b"".join(b"%o %s\t%s\0" % (e.mode, e.blob.encode(), p) for p, e in current.items())
-        repository.git("update-index", "-z", "--add", "--index-info", stdin=lines)
-        for patch in fork.patches:
-            known |= _check_before(patch, current, known, repository)
-            current = _apply(patch, repository)
-            for file in _last_of_each(patch.files):
-                _check_after(patch, file, current)
-            found.append(current)
-        every = {entry.blob: entry for stage in found for entry in stage.values()}
-        data = dict(zip(every, repository.blobs(list(every)), strict=True))
-    return tuple({path: (entry, data[entry.blob]) for path, entry in stage.items()} for stage in found)
-
-
 def build(fork: Fork, base: Files) -> Files:
-    """What lies at each of `fork.touched` after the series and the overlay (raises as `stages`)."""
+    """What lies at each of `fork.touched` after the series and the overlay (raises as `stages.stages`)."""
     result: Files = dict.fromkeys(fork.touched)
-    for path, (entry, data) in stages(fork, base)[-1].items():
+    for path, (entry, data) in stages(fork.patches, base)[-1].items():
         had = base.get(path)
         # A patch that says nothing of the mode leaves the one that is there (a checkout may have its own).
         keep = had is not None and path not in mode_changes(fork)
@@ -188,68 +150,3 @@ def mode_changes(fork: Fork) -> frozenset[bytes]:
     return frozenset(
         f.new_path for patch in fork.patches for f in patch.files if f.new_path and f.old_mode != f.new_mode
     )
-
-
-def _apply(patch: Patch, repository: Repository) -> dict[bytes, Entry]:
-    try:
-        repository.git("apply", "--cached", "--unidiff-zero", "--whitespace=nowarn", "-p1", stdin=patch.diff)
-    except GitFailed as e:
-        raise ForkError(f"{patch.name} does not apply to the files that it names", found=e.found, fix=_REMADE) from e
-    current = {}
-    for line in repository.git("ls-files", "--stage", "-z").split(b"\0")[:-1]:
-        meta, _, path = line.partition(b"\t")
-        mode, blob, _stage = meta.split()
-        current[path] = Entry(int(mode, 8), blob.decode())
-    return current
-
-
-def _last_of_each(files: Iterable[FilePatch]) -> Iterable[FilePatch]:
-    return {file.new_path or file.old_path: file for file in files}.values()
-
-
-def _check_before(
-    patch: Patch, current: Mapping[bytes, Entry], known: Mapping[str, bytes], repository: Repository
-) -> dict[str, bytes]:
-    """Refuse a patch that was made from other files, or with a hunk that does not lie where it says: git would look
-    for a place.
-
-    Args:
-        known: bytes by blob id; the repository is asked for others.
-
-    Returns:
-        The bytes that the patch makes, as far as they follow from its text.
-    """
-
-    def read(path: bytes) -> tuple[Entry, bytes] | None:
-        entry = current.get(path)
-        if entry is None:
-            return None
-        data = known[entry.blob] if entry.blob in known else repository.read({path: entry})[path][1]
-        return Entry(UNKNOWN.mode, entry.blob), data  # a checkout may have modes of its own
-
-    tree = Tree(read)
-    for step in tree.apply(patch):
-        for fault in step.mismatches:
-            if fault.code != "postimage":  # git's result is what counts
-                where = f", line {fault.line}" if fault.line is not None else ""
-                raise ForkError(
-                    f"{patch.name}{where} does not fit the files that the patches before it leave",
-                    found=fault.message,
-                    expected="the blobs and the lines that the patch names",
-                    fix=_REMADE,
-                )
-    made = (tree.get(file.new_path) for file in patch.files if file.new_path is not None)
-    return {file.entry.blob: file.data for file in made if file is not None and file.data is not None}
-
-
-def _check_after(patch: Patch, file: FilePatch, current: Mapping[bytes, Entry]) -> None:
-    if file.new_path is None or file.new_blob is None:
-        return
-    have = current.get(file.new_path)
-    if have is None or have.blob != file.new_blob:
-        raise ForkError(
-            f"{patch.name} gives another {paths.show(file.new_path)} than it says",
-            found=f"blob {have.blob}" if have else "no file",
-            expected=f"blob {file.new_blob}",
-            fix=_REMADE,
-        )

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from kunlunfork import commits, git, gittree, history, messages, paths, transaction
 from kunlunfork.errors import CONFLICT, ForkError
-from kunlunfork.fork import STAMP_PATH, Files, Fork
+from kunlunfork.fork import STAMP_PATH, Fork
 from kunlunfork.gittree import APPLIED, UPSTREAM
 from kunlunfork.objects import Repository
 from kunlunfork.paths import Entry
+from kunlunfork.stages import Files
 
 Entries = Mapping[bytes, Entry]
 

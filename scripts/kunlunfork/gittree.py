@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kunlunfork import commits, git, messages, paths
-from kunlunfork import fork as forks
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import STAMP_PATH, Files, Fork
+from kunlunfork.fork import STAMP_PATH, Fork
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository, scratch
 from kunlunfork.paths import Entry
 from kunlunfork.sources.tree import git_state, has_git_state
+from kunlunfork.stages import Files, stages
 from kunlunfork.store import Base, Store
 
 # What the last apply made of the fork.
@@ -83,7 +83,7 @@ def write_commits(repository: Repository, fork: Fork, base_tree: str, before: Fi
     with tempfile.TemporaryDirectory(prefix="kunlunfork-") as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         repository.git("read-tree", base_tree, env=index)
-        found = forks.stages(fork, before)
+        found = stages(fork.patches, before)
         for patch, was, now in zip(fork.patches, found[:-1], found[1:], strict=True):
             tree = _tree(repository, index, was, now)
             last = commits.write(repository, tree, last, messages.of_patch(patch, pin.version))

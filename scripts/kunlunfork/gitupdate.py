@@ -11,9 +11,10 @@ from kunlunfork import lock as locks
 from kunlunfork.apply import Outcome, make_lock, pin_of
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import STAMP_PATH, Files
+from kunlunfork.fork import STAMP_PATH
 from kunlunfork.journal import PRE
 from kunlunfork.objects import Repository
+from kunlunfork.stages import Files
 from kunlunfork.target import Target
 
 

@@ -23,13 +23,14 @@ from kunlunfork import lock as locks
 from kunlunfork.apply import Outcome, apply_held, make_lock
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import Files, Fork
+from kunlunfork.fork import Fork
 from kunlunfork.journal import PLAIN_STATE, PRE, write_file
 from kunlunfork.paths import SYMLINK, Entry
 from kunlunfork.progress import Progress
 from kunlunfork.sources.archive import Member
 from kunlunfork.sources.distinfo import SITE_FOLDERS
 from kunlunfork.sources.tree import TreeInfo
+from kunlunfork.stages import Files
 from kunlunfork.store import Base, Store
 from kunlunfork.target import of_tree
 

@@ -19,7 +19,7 @@ from kunlunfork import lock as locks
 from kunlunfork.content import Content
 from kunlunfork.errors import CONFLICT, ForkError
 from kunlunfork.export import Plan
-from kunlunfork.fork import STAMP_PATH, Files, Fork
+from kunlunfork.fork import STAMP_PATH, Fork
 from kunlunfork.lock import Lock
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository, scratch
@@ -28,6 +28,7 @@ from kunlunfork.paths import EXECUTABLE, SYMLINK, Entry
 from kunlunfork.pins import Pin
 from kunlunfork.progress import Progress, Silent
 from kunlunfork.sources.base import Settings, release
+from kunlunfork.stages import Files
 from kunlunfork.store import Base, Store
 from kunlunfork.target import Target
 

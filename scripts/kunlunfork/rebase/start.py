@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kunlunfork import fork as forks
 from kunlunfork.errors import ForkError
-from kunlunfork.fork import Fork
-from kunlunfork.overlay import Overlay
 from kunlunfork.patchfile import Patch
 from kunlunfork.paths import show
 from kunlunfork.pins import Pin
 from kunlunfork.rebase.carry import Change
 from kunlunfork.rebase.treestore import TreeStore
+from kunlunfork.stages import Files, stages
 
 _FULL = 40
 
@@ -24,12 +22,12 @@ def changes(store: TreeStore, tree: str, pin: Pin, patches: Sequence[Patch]) -> 
     Raises:
         ForkError: a patch does not fit the files that the ones before it leave.
     """
-    fork = Fork(pin, tuple(_comparable(patch) for patch in patches), Overlay({}))
-    base: forks.Files = {}
-    for path in fork.patched:
+    comparable = [_comparable(patch) for patch in patches]
+    base: Files = {}
+    for path in {p for patch in comparable for f in patch.files for p in (f.old_path, f.new_path) if p is not None}:
         entry = store.get(tree, path)
         base[path] = None if entry is None else (entry, store.blob(entry.blob))
-    found = forks.stages(fork, base)
+    found = stages(comparable, base)
     now = tree
     made = []
     for patch, was, becomes in zip(patches, found[:-1], found[1:], strict=True):
