@@ -10,9 +10,10 @@ from pathlib import Path
 
 from support import VERSION, Upstream
 
-from kunlunfork import export, fork, gittree, newtree
+from kunlunfork import export, fork, newtree
 from kunlunfork.content import Content
 from kunlunfork.progress import Silent
+from kunlunfork.sources.tree import has_git_state
 from kunlunfork.store import Base, Store
 
 # What people have in ~/.gitconfig, and what breaks patches that are made with it.
@@ -187,7 +188,7 @@ def author(folder: Path, upstream: Upstream, content: Content) -> Author:
     newtree.create(
         fork.load(clone, VERSION), base, store, tree, as_git=True, clone=clone.root, dry_run=False, progress=Silent()
     )
-    assert gittree.is_git_tree(tree)
+    assert has_git_state(tree)
     made = Author(tree, clone, user(folder / "home"), store)
     made.start = made.files()
     return made

@@ -1,25 +1,24 @@
 from __future__ import annotations
 
-import itertools
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import tarfile
-import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support import VERSION, Upstream, digest, undo
 
-from kunlunfork import make, newtree, paths, status, steps, target
+from kunlunfork import git, make, newtree, paths, status, steps, target
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.fork import load
 from kunlunfork.progress import Silent
-from kunlunfork.sources.archive import Member
 from kunlunfork.sources.base import Settings
 from kunlunfork.stages import Files
 from kunlunfork.store import Base, Store
@@ -188,6 +187,10 @@ def test_a_killed_creation_leaves_nothing_that_stays(
             finally:
                 os._exit(0)
         assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        for left in tmp_path.iterdir():  # git may still write there; until it ends the folder is locked
+            fd = os.open(left, os.O_RDONLY)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            os.close(fd)
         assert not tree.exists()
         assert len(list(tmp_path.iterdir())) == 1, "what the one before left is gone"
     assert new(content, tree, store, settings).action == "applied"
@@ -195,30 +198,53 @@ def test_a_killed_creation_leaves_nothing_that_stays(
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-@pytest.mark.parametrize("half", [0, 1])
-def test_an_error_in_either_writer_stops_both_and_leaves_nothing(
+def test_an_error_while_git_writes_stops_it_and_leaves_nothing(
     content: Content,
     tmp_path: Path,
     store: Store,
     base: Base,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
-    half: int,
     error: BaseException,
 ) -> None:
-    fill, turn, running = newtree._fill, itertools.count(), threading.active_count()
+    def failing(*_: object) -> None:
+        (staging,) = tmp_path.iterdir()
+        while not any(staging.iterdir()):
+            time.sleep(0.001)
+        raise error
 
-    def failing(root: Path, files: Iterable[Member], done: Callable[[int], None]) -> None:
-        mine = next(turn) == half
-        fill(root, itertools.islice(files, 200) if mine else files, done)
-        if mine:
-            raise error
-
-    monkeypatch.setattr(newtree, "_fill", failing)
+    monkeypatch.setattr(newtree, "make_lock", failing)
     with pytest.raises(ForkError if isinstance(error, OSError) else KeyboardInterrupt):
         new(content, tmp_path / "tree", store, settings)
-    assert next(turn) == 2
-    assert threading.active_count() == running
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "exit_status"),
+    [
+        ("error: unable to write file a", "cannot be made; nothing was left behind", 1),
+        ("fatal: unable to create thread: No more", "cannot be used", 1),
+        ("error: unable to read sha1 file of a (0123)", "is damaged", 1),
+        ("error: inflate: data stream error", "is damaged", 0),
+    ],
+)
+def test_what_git_says_while_it_writes_is_an_error_whatever_its_exit_status(
+    content: Content, tmp_path: Path, store: Store, base: Base, settings: Settings, monkeypatch: pytest.MonkeyPatch,
+    said: str, message: str, exit_status: int,
+) -> None:  # fmt: skip
+    real = git.command
+
+    def command(args: Sequence[str | bytes | Path], git_dir: Path | None = None) -> list[str | bytes | Path]:
+        if "read-tree" in args:
+            return ["sh", "-c", f"echo '{said}' >&2; exit {exit_status}"]
+        return real(args, git_dir)
+
+    monkeypatch.setattr(git, "command", command)
+    with pytest.raises(ForkError, match=message) as caught:
+        new(content, tmp_path / "tree", store, settings)
+    assert said in (caught.value.found or "")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from kunlunfork import git, paths
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK, Entry
-from kunlunfork.sources.archive import Member
+from kunlunfork.sources.members import Member
 from kunlunfork.store import Store
 
 MEMBERS: list[Member] = [
@@ -241,7 +241,7 @@ def test_what_is_no_damage_is_not_called_so(own: Store) -> None:
     own.import_members("sdist", "1.0", "f" * 64, MEMBERS)
     failed = git.GitFailed(["-c", "a=b", "fast-import"], 128, b"fatal: write error: No space left on device")
     assert failed.message == "git fast-import failed"
-    error = own._failed(failed)
+    error = own.failed(failed)
     assert error.message.endswith("cannot be used")
     assert "No space left" in (error.found or "")
     assert "prune" not in (error.fix or "")

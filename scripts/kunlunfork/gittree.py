@@ -19,7 +19,7 @@ from kunlunfork.fork import STAMP_PATH, Fork
 from kunlunfork.messages import Text
 from kunlunfork.objects import Repository, scratch
 from kunlunfork.paths import Entry
-from kunlunfork.sources.tree import git_state, has_git_state
+from kunlunfork.sources.tree import git_state
 from kunlunfork.stages import Files, stages
 from kunlunfork.store import Base, Store
 
@@ -33,10 +33,6 @@ ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
 def state(root: Path) -> Path:
     """Where the lock and the pre-images of a git tree lie."""
     return git_state(root)
-
-
-def is_git_tree(root: Path) -> bool:
-    return has_git_state(root)
 
 
 def branch(version: str) -> str:

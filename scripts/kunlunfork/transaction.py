@@ -12,7 +12,6 @@ The order of the steps is what makes a kill at any moment harmless:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import itertools
 import os
@@ -68,6 +67,8 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _sync(folder: Path) -> None:
+    import ctypes
+
     fd = os.open(folder, os.O_RDONLY)
     try:
         # One call for all staged files: an fsync each costs 0.2 ms and more. syncfs is Linux's; os.sync is anyone's.

@@ -10,8 +10,9 @@ import pytest
 from kunlunfork import walk
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import REGULAR, SYMLINK
-from kunlunfork.sources.archive import Member, members
+from kunlunfork.sources.archive import members
 from kunlunfork.sources.base import _files
+from kunlunfork.sources.members import Member
 
 
 def _link(path: str, target: str) -> Member:

@@ -14,6 +14,7 @@ from kunlunfork.console import Console, describe
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.export import Plan
+from kunlunfork.sources.tree import has_git_state
 
 
 def git_tree(tree: Path | None) -> Path:
@@ -21,7 +22,7 @@ def git_tree(tree: Path | None) -> Path:
     from kunlunfork import target
 
     found = target.find(tree)
-    if not gittree.is_git_tree(found.root):
+    if not has_git_state(found.root):
         raise ForkError(
             f"{found.root} is no git tree",
             expected="a tree that kunlunfork apply --git made",

@@ -46,15 +46,16 @@ def command(
     files of the overlay go into the overlay, new files where --add names them. The tree stays as it is, and its record
     says that it carries the patch: revert gives the release.
     """
-    from kunlunfork import cache, gittree, messages, plain
+    from kunlunfork import cache, messages, plain
     from kunlunfork import target as targets
     from kunlunfork.commands._export import clone_for, finish
     from kunlunfork.errors import ForkError
     from kunlunfork.sources.base import Settings
+    from kunlunfork.sources.tree import has_git_state
     from kunlunfork.store import Store
 
     target = targets.find(tree)
-    if gittree.is_git_tree(target.root):
+    if has_git_state(target.root):
         raise ForkError(
             f"{target.root} is a git tree", expected="a tree without git",
             fix="git commit makes the patch there; then kunlunfork export",

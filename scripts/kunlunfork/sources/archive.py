@@ -16,14 +16,13 @@ from kunlunfork import paths
 from kunlunfork.errors import ForkError
 from kunlunfork.paths import EXECUTABLE, REGULAR, SYMLINK
 from kunlunfork.sources import tarstream
-from kunlunfork.sources.members import Checked
+from kunlunfork.sources.members import Checked, Member
 
 # Far above any vLLM release (0.1 GB in an sdist, 0.6 GB in a CUDA wheel), far below what fills a disk.
 MAX_BYTES = 4 << 30
 MAX_FILE = 1 << 30
 MAX_FILES = 200_000
 
-Member = tuple[bytes, int, bytes]
 # The same with the size in place of the bytes, and how to read them once the size was looked at.
 _Found = tuple[bytes, int, int, Callable[[], bytes]]
 DAMAGED = (

@@ -14,9 +14,7 @@ from kunlunfork.cache import Cache
 from kunlunfork.errors import ForkError
 from kunlunfork.pins import Pin
 from kunlunfork.progress import Progress
-from kunlunfork.sources import wheel
-from kunlunfork.sources.archive import Member, members
-from kunlunfork.sources.members import Checked
+from kunlunfork.sources.members import Checked, Member
 from kunlunfork.store import Base, Store
 
 PYPI = "pypi"
@@ -51,6 +49,8 @@ def obtain(pin: Pin, source: str, tree: Path, store: Store, settings: Settings) 
                 fix=f"kunlunfork apply --vllm {pin.version}",
             )
         if path.suffix == ".whl":
+            from kunlunfork.sources import wheel
+
             return wheel.members(path, pin)
         return sdist(pin, path, store, settings.progress)
     except OSError as e:
@@ -94,6 +94,7 @@ def sdist(pin: Pin, file: Path, store: Store, progress: Progress) -> Base:
 
 def import_sdist(pin: Pin, file: Path, store: Store, progress: Progress) -> Base:
     """Store an sdist whose hash was checked."""
+    from kunlunfork.sources.archive import members
 
     def counted() -> Iterator[Member]:
         with progress.task(f"importing {file.name}", None) as done:

@@ -13,6 +13,8 @@ MAX_NAME = 255
 
 _MAX_LINKS = 40
 
+Member = tuple[bytes, int, bytes]
+
 
 class Checked:
     """Looks at the files of a tree as they come.

@@ -14,8 +14,8 @@ from kunlunfork.paths import show
 from kunlunfork.pins import Pin, parse_version, public
 from kunlunfork.record import read_record
 from kunlunfork.sources import archive
-from kunlunfork.sources.archive import Member
 from kunlunfork.sources.distinfo import headers
+from kunlunfork.sources.members import Member
 
 _AGAIN = "get it again"
 # What RECORD does not list with a hash: itself, and signatures of it.
