@@ -40,10 +40,7 @@ def main() -> int:
     if options.worker:
         work(options)
         return 0
-    rows = Team(options).run()
-    said = {"what": options.what, "backend": options.backend, "device": options.device, "rows": rows}
-    options.out.write_text(json.dumps(said, indent=0))
-    return report(rows)
+    return report(Team(options).run())
 
 
 class Team:
@@ -53,6 +50,7 @@ class Team:
         self.options = options
         self.todo: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.rows: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
 
     def run(self) -> list[dict[str, Any]]:
         first = self.start()
@@ -108,8 +106,16 @@ class Team:
             elif answer[-1].get("spoilt"):
                 end(child)
                 child = self.start()
-            self.rows += [row for row in answer if "launcher" in row]
+            with self.lock:
+                self.rows += [row for row in answer if "launcher" in row]
+                self.write()
         end(child)
+
+    def write(self) -> None:
+        """What is known so far: the time may be up before the last site."""
+        options = self.options
+        said = {"what": options.what, "backend": options.backend, "device": options.device, "rows": self.rows}
+        options.out.write_text(json.dumps(said, indent=0))
 
 
 def end(child: subprocess.Popen[str]) -> int:

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
 # fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
-# CHECK: uva, ops, replay, eager, graphs, wide, rate. Each variant is a process of its own; results of a check are
-# compared at its end, and all that was written is packed into OUT/results.tar.gz after each check.
+# CHECK: uva, ops, replay, memory, numbers (e2e and host), e2e, host, eager, graphs, wide, rate. Each variant is a
+# process of its own; results of a check are compared at its end, and all that was written is packed into
+# OUT/results.tar.gz after each check. All but the last four and uva end when KUNLUN_DEVICE_SECONDS (570) have passed.
+# KUNLUN_DEVICE_BACKEND: what ops and replay compare (torch).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-payload=$1 packed=$2 out=$HOME/results
+payload=$1 packed=$2 out=$HOME/results backend=${KUNLUN_DEVICE_BACKEND:-torch}
 shift 2
 rm -rf "$out" && mkdir -p "$out" || exit 1
 bash "$payload/drv/setup.sh" "$payload" || exit 1
@@ -30,13 +32,17 @@ engine() { # NAME SITE ENV... -- FLAG...
   echo "$name took $((SECONDS - began)) s"
 }
 
+in_time() { timeout -k 5 $((${KUNLUN_DEVICE_SECONDS:-570} - SECONDS)) "$@"; }
+
 for check in "$@"; do
   began=$SECONDS
   case $check in
     ops|replay)
-      PYTHONPATH="$site/fork:$site/deps" python3 "$here/launchers.py" "$check" --processes 14 \
-        --out "$out/$check.json" 2> "$out/$check.log" || tail -n 5 "$out/$check.log" ;;
+      PYTHONPATH="$site/fork:$site/deps" in_time python3 "$here/launchers.py" "$check" --processes 14 \
+        --backend "$backend" --out "$out/$check.json" 2> "$out/$check.log" || tail -n 5 "$out/$check.log" ;;
     uva) PYTHONPATH="$site/fork:$site/deps" python3 "$here/uva.py" 2>&1 | grep -v WARN ;;
+    memory|numbers|e2e|host)
+      in_time python3 "$here/benches.py" "$check" --pay "$site" --models "$HOME/m" --out "$out/$check.json" ;;
     eager)
       engine eager-upstream site -- 
       engine eager-torch fork KUNLUN_KERNELS=torch -- --forbid-syncs
