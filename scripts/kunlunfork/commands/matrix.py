@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kunlunfork import errors
-from kunlunfork.commands import matrixenv
+from kunlunfork.commands import matrixenv, matrixreport
 from kunlunfork.commands._options import FOLDER, repo_option, verb
 from kunlunfork.console import Console, describe, rows, table
 from kunlunfork.errors import ForkError
@@ -33,12 +34,14 @@ def command() -> None:
 
     \b
     kunlunfork matrix run --vllm 0.25.1 --device cpu --tier ops    every site against upstream's kernels
+    kunlunfork matrix report RESULTS                               what came of it
     kunlunfork matrix selftest                                     faults that these tests must catch
     kunlunfork matrix env                                          the environment that they run in
     """
 
 
 command.add_command(matrixenv.command)
+command.add_command(matrixreport.command)
 
 
 Listed = Callable[[click.Context, click.Parameter, str], tuple[str, ...]]
@@ -146,7 +149,7 @@ def run_command(
     error = ForkError(
         f"{len(bad)} of {sum(result.summary.counts.values())} cells did not pass",
         details=_lines(bad),
-        fix=f"see {result.out}: it has their messages, and the command that runs each again",
+        fix=f"see: kunlunfork matrix report {shlex.quote(str(result.out))}; it has the command that runs a cell again",
     )
 
     def show() -> None:

@@ -2,7 +2,7 @@
 
 Line kinds of version 2: `head` (what the run tests, where and how), `tier` (how many cells it means to run), `cell`.
 A file may hold several runs, one after another. In version 1 each cell line carried all that its head says now;
-such files are read, too.
+such files are read, too. Lines of ci/results/matrix.jsonl are sums of whole runs (`records`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Any
 
 from kunlunfork.errors import ForkError
-from kunlunfork.matrix import resultlines
+from kunlunfork.matrix import records, resultlines
 from kunlunfork.matrix.cells import Cell, Run, replay
+from kunlunfork.matrix.records import Record
 
 SCHEMA = 2
 # Longer lines are no results; a file of zeros is not read into memory.
@@ -101,6 +102,7 @@ class Loaded:
     cells: tuple[Cell, ...]
     planned: tuple[Planned, ...] = ()
     notes: tuple[str, ...] = ()
+    records: tuple[Record, ...] = ()
 
 
 def load(paths: Sequence[Path]) -> Loaded:
@@ -115,13 +117,15 @@ def load(paths: Sequence[Path]) -> Loaded:
     cells: list[Cell] = []
     planned: list[Planned] = []
     notes: list[str] = []
+    summed: list[Record] = []
     for path in dict.fromkeys(paths):
         reader = _Reader(path)
         reader.read()
         cells += reader.cells
         planned += reader.planned
         notes += reader.notes
-    return Loaded(tuple(cells), tuple(planned), tuple(notes))
+        summed += reader.records
+    return Loaded(tuple(cells), tuple(planned), tuple(notes), tuple(summed))
 
 
 class _Reader:
@@ -130,6 +134,7 @@ class _Reader:
         self.cells: list[Cell] = []
         self.planned: list[Planned] = []
         self.notes: list[str] = []
+        self.records: list[Record] = []
         self._head: Run | None = None
         self._tiers: dict[str, tuple[Run, int]] = {}  # tier -> its run, the place in `planned` or -1
         self._old: dict[str, Run] = {}
@@ -143,9 +148,9 @@ class _Reader:
                 if not isinstance(raw, dict):
                     raise ValueError("not an object")
                 self._take(raw)
-            except (ValueError, KeyError, TypeError, RecursionError) as e:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
                 # Of a run, that is: what never was a file of results is none, and nobody may cut it.
-                if not whole and (self.cells or self._head):
+                if not whole and (self.cells or self.records or self._head):
                     self.notes.append(f"{self.path}:{number}: half a line at the end, dropped")
                     return
                 found = f"no {e}" if isinstance(e, KeyError) else str(e)
@@ -170,6 +175,9 @@ class _Reader:
 
     def _take(self, raw: dict[str, Any]) -> None:
         kind, schema = raw.get("kind"), raw.get("schema")
+        if kind is None and raw.get("what") == records.WHAT:
+            self.records.append(records.parse(raw))
+            return
         if (kind is None or kind == "head") and schema is not None and schema not in (1, SCHEMA):
             raise ForkError(
                 f"{self.path} was written by another version of this tool", found=f"schema {schema!r}"[:100],
