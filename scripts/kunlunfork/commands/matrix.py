@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kunlunfork import errors
-from kunlunfork.commands import matrixenv, matrixreport
+from kunlunfork.commands import matrixenv, matrixplan, matrixreport
 from kunlunfork.commands._options import FOLDER, repo_option, verb
 from kunlunfork.console import Console, describe, rows, table
 from kunlunfork.errors import ForkError
@@ -35,6 +35,7 @@ def command() -> None:
     \b
     kunlunfork matrix run --vllm 0.25.1 --device cpu --tier ops    every site against upstream's kernels
     kunlunfork matrix report RESULTS                               what came of it
+    kunlunfork matrix plan --shards N                              a share for each machine
     kunlunfork matrix selftest                                     faults that these tests must catch
     kunlunfork matrix env                                          the environment that they run in
     """
@@ -42,6 +43,7 @@ def command() -> None:
 
 command.add_command(matrixenv.command)
 command.add_command(matrixreport.command)
+command.add_command(matrixplan.command)
 
 
 Listed = Callable[[click.Context, click.Parameter, str], tuple[str, ...]]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kunlunfork import outfile
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
+from kunlunfork.matrix import results, schedule
+from kunlunfork.matrix.cells import ERROR
 
 SCHEMA = 1
 
@@ -48,6 +51,22 @@ def read_or_guess(path: Path) -> dict[str, float]:
 
 
 def write(path: Path, seconds: Mapping[str, float]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Raises `ForkError` where the file cannot be written."""
     body = {"schema": SCHEMA, "seconds": dict(sorted(seconds.items()))}
-    path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with outfile.writing(path) as out:
+        out.write((json.dumps(body, indent=1) + "\n").encode())
+
+
+def learn(path: Path, files: Sequence[Path]) -> int:
+    """Record what results took; units of their tiers that they have not are forgotten. Returns how many they have.
+
+    Raises:
+        ForkError: the results or the file cannot be read, or the file cannot be written.
+    """
+    cells = [cell for cell in results.load(files).cells if cell.outcome != ERROR]
+    found = schedule.learn(cells)
+    tiers = {cell.run.tier for cell in cells}
+    kept = {unit: spent for unit, spent in read(path).items() if unit.partition(":")[0] not in tiers}
+    write(path, {**kept, **found})
+    return len(found)
