@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import weakref
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -42,7 +43,7 @@ class _Move:
         if x.device.type != "cpu" or x.is_pinned():
             return x
         moved = _rebuilt(x, self.storage(x.untyped_storage()))
-        if x.dtype is torch.uint64:
+        if x.dtype in (torch.int64, torch.uint64):
             self.addresses.append(moved)
         return moved
 
@@ -56,7 +57,14 @@ class _Move:
 
     def value(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return self.tensor(value)
+            if id(value) not in self.seen:
+                self.alive.append(value)
+                self.seen[id(value)] = self.tensor(value)
+            return self.seen[id(value)]
+        if isinstance(value, weakref.ref):
+            # Of a tensor that something else holds.
+            target = self.value(value())
+            return value if target is None else weakref.ref(target)
         if isinstance(value, torch.device):
             return self.device if value.type == "cpu" else value
         if isinstance(value, (*_LEAVES, *_OPAQUE)) or type(value).__name__ in _VIEWS:
@@ -85,12 +93,15 @@ class _Move:
         return value
 
     def translate(self) -> None:
-        """Let tables of raw addresses point to where things are now."""
+        """Let tables of raw addresses point to where things are now: no other number is as large as an address."""
         ranges = [(old.data_ptr(), old.nbytes(), new.data_ptr()) for old, new in self.storages.values()]
+        lowest = min((start for start, size, _ in ranges if size), default=0)
         for table in self.addresses:
-            found = table.cpu().view(torch.int64).reshape(-1)
-            moved = [_translated(address, ranges) for address in found.tolist()]
-            table.view(torch.int64).copy_(torch.tensor(moved, dtype=torch.int64).view(table.shape))
+            numbers = table.view(torch.int64)
+            if not numbers.numel() or int(numbers.max()) < lowest:
+                continue
+            moved = [_translated(number, ranges) for number in numbers.flatten().tolist()]
+            numbers.copy_(torch.tensor(moved, dtype=torch.int64).view(table.shape))
 
 
 def _is_host(name: str) -> bool:
@@ -114,12 +125,18 @@ def _rebuilt(x: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def place(
-    args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device = DEVICE
+    args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device = DEVICE, spoil: int | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call on `device`. Objects are changed in place; tensors and tuples are new."""
+    """The same call on `device`. Objects are changed in place; tensors and tuples are new.
+
+    spoil: a byte that the memory left behind is filled with, for tests of this.
+    """
     move = _Move(device)
     placed = tuple(move.value(value) for value in args), {k: move.value(v) for k, v in kwargs.items()}
     move.translate()
+    if spoil is not None:
+        for left, _ in move.storages.values():
+            torch.empty(0, dtype=torch.uint8).set_(left).fill_(spoil)
     return placed
 
 
