@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kunlunfork.content import Content
 
 SCHEMA = 1
+# Seconds between two lines of progress where there is no terminal.
+PACE = 30.0
 
 
 class Console:
@@ -46,12 +49,12 @@ class Console:
         say(f"warning: {message}")
 
     def task(self, label: str, total: int | None) -> TaskContext:
-        return self._bar(label, total) if sys.stderr.isatty() else self._line(label)
+        return self._bar(label, total) if sys.stderr.isatty() else self._line(label, total)
 
     @contextmanager
-    def _line(self, label: str) -> Iterator[Callable[[int], None]]:
+    def _line(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         self.note(f"{label} ...")
-        yield lambda done: None
+        yield Pace(label, total, self.note)
 
     @contextmanager
     def _bar(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
@@ -93,6 +96,32 @@ class Console:
             "error": None if error is None else error.as_json(),
         }
         print(json.dumps(body, indent=1), flush=True)
+
+
+class Pace:
+    """Says in a log where long work is, and the time that is left at its pace so far. Called with the units done."""
+
+    def __init__(
+        self, label: str, total: int | None, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.label, self.total, self._note, self._clock = label, total, note, clock
+        self._began = self._told = clock()
+
+    def __call__(self, done: int) -> None:
+        now = self._clock()
+        if self.total is None or now - self._told < PACE or not 0 < done < self.total:
+            return
+        self._told = now
+        left = (now - self._began) / done * (self.total - done)
+        self._note(f"{self.label}: {100 * done // self.total} %, about {duration(left)} left")
+
+
+def duration(seconds: float) -> str:
+    """For people: `40 s`, `7 min`, `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def printable(text: str) -> str:

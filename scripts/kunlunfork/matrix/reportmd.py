@@ -82,11 +82,11 @@ def _cell_text(value: str) -> str:
 
 def _map(group: Group) -> list[str]:
     title = f"{group.pin} on {group.device}: cells of each launcher under each setting"
-    head = ["sites", "launcher", *(s or "direct" for s in group.settings)]
+    head = ["sites", "launcher", *(_table_code(s) if s else "direct" for s in group.settings)]
     lines = [
         f"<details><summary>{_html(title)}</summary>",
         "",
-        "| " + " | ".join(plain(h) for h in head) + " |",
+        "| " + " | ".join(head) + " |",
         "|" + "---|" * len(head),
     ]
     for row in group.rows:
@@ -97,10 +97,14 @@ def _map(group: Group) -> list[str]:
                 "" if found is None else f"**{found.bad}** of {found.cells}" if found.bad else f"{found.cells}"
             )
         sites = ", ".join(map(str, row.sites)) or "-"
-        # A pipe ends a cell of a table, even in a code span.
-        launcher = _code(row.launcher).replace("|", "\\|") if row.launcher else "rules of the fork"
+        launcher = _table_code(row.launcher) if row.launcher else "rules of the fork"
         lines.append(f"| {sites} | {launcher} | " + " | ".join(counts) + " |")
     return [*lines, "", "</details>"]
+
+
+def _table_code(value: str) -> str:
+    # A pipe ends a cell of a table, even in a code span.
+    return _code(value).replace("|", "\\|")
 
 
 def _html(value: str) -> str:
