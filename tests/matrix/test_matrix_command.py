@@ -66,6 +66,11 @@ def test_run_without_options_takes_each_setting_and_both_backends(asked: dict[st
     assert found.processes >= 1 and found.out is None
 
 
+def test_tiers_are_named_with_commas_between(asked: dict[str, Any]) -> None:
+    assert cli.run(["matrix", "run", "--tier", "step, ops", "--steps", "500"]) == errors.OK
+    assert (asked["options"].tiers, asked["options"].steps) == (("step", "ops"), 500)
+
+
 def test_run_of_a_shard_or_of_cells(asked: dict[str, Any]) -> None:
     line = "matrix run --shard 2/3 --cell a --cell b[x,y] --results /o.jsonl --resume"
     assert cli.run(line.split()) == errors.OK

@@ -33,6 +33,10 @@ def _describe(item: pytest.Item) -> dict[str, Any]:
     params = item.callspec.params if hasattr(item, "callspec") else {}
     site, case = params.get("site"), params.get("case")
     name = item.name.removeprefix("test_")
+    if (cell := params.get("cell")) is not None:
+        # A cell of the step tier: all launchers at once. Its case is the trace, of which upstream's run serves all.
+        described = {"case": cell.trace, "sites": [], "launcher": f"step.{cell.scenario}"}
+        return {"test": item.nodeid, **described, "backend": cell.backend, "setting": cell.setting}
     return {
         "test": item.nodeid,
         "case": case.name if case is not None else name.partition("[")[0] if site is not None else name,
@@ -52,9 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
-    import test_bound
-
     def wanted(item: pytest.Item) -> bool:
+        if hasattr(item, "callspec") and "cell" in item.callspec.params:
+            return True
+        import test_bound
+
         backend = item.callspec.params.get("backend") if hasattr(item, "callspec") else None
         if backend is not None and backend not in test_bound.BACKENDS:
             return False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Said here, since --help imports nothing of the matrix; a test compares them.
 MODES = ("all-on", "all-off", "each", "pairs", "full")
 BACKENDS = ("torch", "reference")
-TIERS = ("ops",)
+TIERS = ("ops", "step")
 
 
 @click.group("matrix")
@@ -86,7 +86,12 @@ processes_option = click.option(
 @vllm_option
 @click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
 @click.option(
-    "--tier", "tiers", callback=_listed(TIERS), default=",".join(TIERS), show_default=True, help="With commas between."
+    "--tier",
+    "tiers",
+    callback=_listed(TIERS),
+    default="ops",
+    show_default=True,
+    help="ops: every launcher; step: steps of an engine. With commas between.",
 )
 @click.option(
     "--switches",
@@ -109,7 +114,8 @@ processes_option = click.option(
 @click.option("--shard", metavar="I/N", callback=_shard, help="Only the share I of N, see matrix plan.")
 @processes_option
 @click.option("--random", type=click.IntRange(0), default=6, show_default=True, help="Random cases a site.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random cases.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random cases and the traces.")
+@click.option("--steps", type=click.IntRange(1), default=60, show_default=True, help="Of each scenario of tier step.")
 @click.option(
     "--results",
     "--out",
@@ -124,7 +130,7 @@ processes_option = click.option(
 def run_command(
     version: str | None, device: str, tiers: tuple[str, ...], mode: str, backends: tuple[str, ...],
     expression: str | None, cells: tuple[str, ...], shard: Shard | None, processes: int | None, random: int, seed: int,
-    out: Path | None, resume: bool, python: Path | None, repo: Path | None, console: Console,
+    steps: int, out: Path | None, resume: bool, python: Path | None, repo: Path | None, console: Console,
 ) -> int:  # fmt: skip
     """Run tiers and write one JSON line a cell, as the cells end.
 
@@ -141,7 +147,7 @@ def run_command(
     fork = console.find_content(repo)
     options = Options(
         version or fork.newest(), device, tiers, mode, backends, expression, processes or _cores(), random, seed,
-        out, python, resume, shard, cells, ("kunlunfork", *sys.argv[1:]),
+        out, python, resume, shard, cells, ("kunlunfork", *sys.argv[1:]), steps,
     )  # fmt: skip
     result = run(fork, cache.default(), options, console)
     if result.summary.ok:

@@ -1,4 +1,4 @@
-"""The ops tier: every site, every case, under each setting of the switches."""
+"""A tier of the matrix: its tests under each setting of the switches, divided among workers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from kunlunfork.matrix.cells import ERROR, Cell, Run
 from kunlunfork.matrix.environment import Engine
 from kunlunfork.matrix.selection import Selection, spread, unit_of
 from kunlunfork.matrix.settings import Setting
+from kunlunfork.matrix.tiers import Tier
 from kunlunfork.matrix.workers import Worker
 from kunlunfork.progress import Progress
 
-TIER = "ops"
 BACKENDS = ("torch", "reference")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run. `random`: random cases a site, beside the named ones; `expression`: pytest's -k."""
+    """What to run. `random`: random cases a site, beside the named ones; `expression`: pytest's -k. Of the step tier:
+    `steps` of each scenario, and `traces`, the folder for those that fail."""
 
     device: str
     settings: tuple[Setting, ...]
@@ -39,6 +40,8 @@ class Request:
     random: int
     seed: int
     expression: str | None = None
+    steps: int = 60
+    traces: Path = Path("traces")
 
 
 def machine() -> str:
@@ -59,6 +62,7 @@ def run(
     engine: Engine,
     tree: Outcome,
     shared: Run,
+    tier: Tier,
     request: Request,
     selection: Selection,
     times: Path,
@@ -73,12 +77,10 @@ def run(
     Raises:
         ForkError: the tests cannot be collected, or the expression or the selection names none.
     """
-    shared = replace(shared, tier=TIER)
+    shared = replace(shared, tier=tier.name)
     offs = {s.name: s.off for s in request.settings}
     with tempfile.TemporaryDirectory(prefix="kunlunfork-matrix-") as scratch:
         folder = Path(scratch)
-        if not any((content.parity / "sites").glob("[!_]*.py")):
-            raise ForkError(f"{content.parity} holds no parity tests", expected="sites/*.py")
         known = {**selection.seconds, **recorded.read_or_guess(times)}
         team = [
             Worker(folder / f"{i}.jsonl", folder / f"{i}.log", folder / f"{i}.json") for i in range(request.processes)
@@ -91,10 +93,10 @@ def run(
                 log.ended(seen[-1])
 
         try:
-            _collect(content, engine, tree, request, team, folder, progress)
-            chosen = selection.choose(TIER, team[0].found or [])
-            log.planned(TIER, len(chosen))
-            _follow(team, spread(TIER, chosen, known, len(team)), tell, progress)
+            _collect(content, engine, tree, tier, request, team, folder, progress)
+            chosen = selection.choose(tier.name, team[0].found or [])
+            log.planned(tier.name, len(chosen))
+            _follow(team, spread(tier.name, chosen, known, len(team)), tell, progress)
             for worker in team:
                 tell(worker.missing())
         finally:
@@ -102,23 +104,23 @@ def run(
             for worker in team:
                 worker.poll()
                 tell(worker.fresh())
-        recorded.write(times, {**known, **schedule.learn(_whole_units(seen, team[0].found or []))})
+        recorded.write(times, {**known, **schedule.learn(_whole_units(tier.name, seen, team[0].found or []))})
 
 
-def _whole_units(seen: Sequence[Cell], found: Sequence[Mapping[str, Any]]) -> list[Cell]:
+def _whole_units(tier: str, seen: Sequence[Cell], found: Sequence[Mapping[str, Any]]) -> list[Cell]:
     """The cells of units all of whose cells ran: less than that says little of what the unit takes."""
-    wanted = Counter(unit_of(TIER, test) for test in found)
+    wanted = Counter(unit_of(tier, test) for test in found)
     have = Counter(cell.unit for cell in seen if cell.outcome != ERROR)
     return [cell for cell in seen if have[cell.unit] == wanted[cell.unit]]
 
 
 def _collect(
-    content: Content, engine: Engine, tree: Outcome, request: Request, team: Sequence[Worker], folder: Path,
-    progress: Progress,
+    content: Content, engine: Engine, tree: Outcome, tier: Tier, request: Request, team: Sequence[Worker],
+    folder: Path, progress: Progress,
 ) -> None:  # fmt: skip
     env = workers.environ(engine, (tree.root, engine.triton, content.parity), _variables(request))
     arguments = ["-k", request.expression] if request.expression else []
-    argv = workers.command(engine, content.parity, arguments)
+    argv = workers.command(engine, tier.tests(content), [*arguments, *tier.arguments(content)])
     for worker in team:
         workers.start(worker, argv, env, folder)
     with progress.task("collecting the parity tests", None):
@@ -154,6 +156,10 @@ def _variables(request: Request) -> dict[str, str]:
         "KUNLUN_MATRIX_BACKENDS": ",".join(request.backends),
         "KUNLUN_PARITY_N": str(request.random),
         "KUNLUN_PARITY_SEED": str(request.seed),
+        "KUNLUN_STEP_STEPS": str(request.steps),
+        "KUNLUN_STEP_TRACES": str(request.traces),
+        # The runner's sets of names go round alike in every process.
+        "PYTHONHASHSEED": "0",
     }
 
 

@@ -13,10 +13,9 @@ from kunlunfork.content import Content
 from kunlunfork.matrix import definition, environment, ops, results, settings, times, trees
 from kunlunfork.matrix.cells import ERROR, Cell, Run, Summary, summary
 from kunlunfork.matrix.selection import Selection, Shard
+from kunlunfork.matrix.tiers import TIERS
 from kunlunfork.progress import Progress
 from kunlunfork.store import Store
-
-TIERS = {ops.TIER: ops.run}
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,8 @@ class Options:
     """What the command line asks for; `mode` is one of `settings.MODES`.
 
     out: the file of results; with `resume` its cells that have a result of the same fork are not run again.
-    cells: names of cells to run alone. command: the command line, for the file.
+    cells: names of cells to run alone. command: the command line, for the file. steps: of each scenario of the step
+    tier.
     """
 
     version: str
@@ -42,6 +42,7 @@ class Options:
     shard: Shard | None = None
     cells: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    steps: int = 60
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
     chosen = settings.settings(options.mode, settings.on_off(table))
     engine = environment.ensure(definition.load(content, pin.version, options.device), cache, options.python, progress)
     request = ops.Request(
-        options.device, chosen, options.backends, options.processes, options.random, options.seed, options.expression
-    )
+        options.device, chosen, options.backends, options.processes, options.random, options.seed, options.expression,
+        options.steps, (out.parent / "traces").absolute(),
+    )  # fmt: skip
     # The tree must stay as it is while tests run in it.
     with environment.exclusive(engine.root / "trees.lock", "runs cells in the same tree", progress):
         tree = trees.fork_tree(content, engine, Store(cache.store), pin.version, progress)
@@ -101,8 +103,8 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
                 progress.note(f"{len(kept)} cells have a result in {out}; they are not run again")
             try:
                 for tier in options.tiers:
-                    TIERS[tier](
-                        content, engine, tree, shared, request, selection, engine.root / "times.json",
+                    ops.run(
+                        content, engine, tree, shared, TIERS[tier], request, selection, engine.root / "times.json",
                         ops.Log(file.tier, ended), progress,
                     )  # fmt: skip
             except KeyboardInterrupt:
