@@ -83,10 +83,13 @@ def ran(content: Content) -> list[str]:
     return lines
 
 
-def replace_engine(patch: pytest.MonkeyPatch, content: Content, overlay: str = "0f" * 32) -> None:
-    root = content.root / "engine"
+def replace_engine(
+    patch: pytest.MonkeyPatch, content: Content, overlay: str = "0f" * 32, series: str = "5e" * 32,
+    root: Path | None = None,
+) -> None:  # fmt: skip
+    root = root or content.root / "engine"
     engine = Engine(root, Path(sys.executable), root, root / "triton", {"torch": "2"})
-    tree = SimpleNamespace(version="0.25.1", series_hash="5e" * 32, overlay_hash=overlay, root=root / "tree")
+    tree = SimpleNamespace(version="0.25.1", series_hash=series, overlay_hash=overlay, root=root / "tree")
     patch.setattr("kunlunfork.matrix.environment.ensure", lambda *_: engine)
     patch.setattr("kunlunfork.matrix.trees.fork_tree", lambda *_: tree)
 
@@ -100,21 +103,32 @@ def start(content: Content, wanted: Options, progress: Progress | None = None) -
     return run.run(content, Cache(content.root / "cache"), wanted, progress or Silent())
 
 
-# For a process that is killed: `python -c SCRIPT CONTENT OUT`.
+# A process of its own: `python -c SCRIPT CONTENT matrix run ...`. With a file `apart` in the content it shares its
+# engine with no other process, and the hashes are those of the content.
 SCRIPT = f"""
-import sys
+import os, sys
 sys.path[:0] = {[str(REPO / "tests"), str(REPO / "scripts")]!r}
 from pathlib import Path
 import pytest
 from kunlunfork import cli
 from kunlunfork.content import Content
+from kunlunfork.matrix import merge
 import matrixkit
 content = Content(Path(sys.argv[1]), clone=True)
-matrixkit.replace_engine(pytest.MonkeyPatch(), content)
-sys.argv = ["kunlunfork", "matrix", "run", "--vllm", "0.25.1", "--switches", "all-on", "-n", "1",
-            "--repo", sys.argv[1], "--results", sys.argv[2], *sys.argv[3:]]
+more = {{}}
+if (content.root / "apart").exists():
+    root = content.root / f"engine-{{os.getpid()}}"
+    root.mkdir(exist_ok=True)
+    series, overlay = merge.hashes_of(content)("0.25.1")
+    more = dict(root=root, series=series, overlay=overlay)
+matrixkit.replace_engine(pytest.MonkeyPatch(), content, **more)
+if os.environ.get("KIT_ON_RAY"):
+    from kunlunfork.matrix import rayrun
+    rayrun.PROGRAM = ("-c", matrixkit.SCRIPT, sys.argv[1])
+sys.argv = ["kunlunfork", *sys.argv[2:]]
 cli.main()
 """
+ON = ("--vllm", "0.25.1", "--switches", "all-on")
 
 RUN = Run("0.25.1", "cpu", "ops", 7, "5e" * 32, "0f" * 32, {"torch": "2.13.0"}, "Linux x86_64, 2 cores", 6, "each",
           "2026-11-30T20:00:00+00:00", ("kunlunfork", "matrix", "run"))  # fmt: skip

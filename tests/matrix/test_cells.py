@@ -23,6 +23,9 @@ def test_replay_is_a_command_that_names_the_cell() -> None:
             "--random": "3", "--seed": "7", "--cell": CELL.test,
         }  # fmt: skip
     advice.check(replay(replace(CELL, test="t.py::x[$(rm -rf ~);'\"<b>]")))
+    step = replace(CELL, run=replace(RUN, tier="step", steps=200))
+    assert "--tier step" in replay(step) and "--steps 200" in replay(step)
+    assert "--steps" not in replay(replace(CELL, run=replace(RUN, steps=200)))
     # A rule of the fork has no setting and no backend.
     assert "--backend" not in replay(replace(CELL, setting=None, backend=None))
 

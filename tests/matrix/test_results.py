@@ -239,7 +239,8 @@ def test_a_run_that_is_ended_keeps_its_cells(number: signal.Signals, tmp_path: P
     content = matrixkit.make(tmp_path / "content")
     (content.parity / "slow").touch()
     out = tmp_path / "r.jsonl"
-    argv = [sys.executable, "-c", matrixkit.SCRIPT, str(content.root), str(out)]
+    argv = [sys.executable, "-c", matrixkit.SCRIPT, str(content.root), "matrix", "run", *matrixkit.ON, "-n", "1"]
+    argv += ["--repo", str(content.root), "--results", str(out)]
     child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
     deadline = time.monotonic() + 60
     while not (out.exists() and out.read_bytes().count(b'"kind": "cell"') >= 3):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,21 @@ def test_an_expression_that_is_none_runs_nothing(
     worker.give(worker.found or [])
     watch(team, lambda done: None, lambda: False)
     assert len(worker.fresh()) == len(collected)
+
+
+def test_a_worker_that_lost_its_parent_ends(tmp_path: Path) -> None:
+    """With the real plugin; a parent that is gone before the plugin is there is noticed, too."""
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "test_bound.py").write_text("BACKENDS = DECLARED = ()\n")
+    (tests / "test_it.py").write_text("def test_a(): pass\n")
+    engine = Engine(tmp_path, Path(sys.executable), tmp_path, tmp_path / "triton", {})
+    env = workers.environ(engine, (tests, REPO / "tests" / "parity"), {})
+    env |= {"KUNLUN_MATRIX_OUT": str(tmp_path / "out"), "KUNLUN_MATRIX_PICK": str(tmp_path / "pick"),
+            "KUNLUN_MATRIX_PARENT": "1"}  # fmt: skip
+    done = subprocess.run(workers.command(engine, tests, []), env=env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 3 and b"nobody says what to run" in done.stdout
+    assert (tmp_path / "out").exists()
 
 
 def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 """pytest as a worker of `kunlunfork matrix`: takes its share of the tests, and writes a JSON line for each that ends.
 
 `KUNLUN_MATRIX_OUT` names the file. Its first line lists what was collected. The worker then waits for the file
-`KUNLUN_MATRIX_PICK`, a JSON list of the tests that are its share.
+`KUNLUN_MATRIX_PICK`, a JSON list of the tests that are its share. It ends when its parent is no longer the process
+`KUNLUN_MATRIX_PARENT`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ OUT = Path(os.environ["KUNLUN_MATRIX_OUT"])
 PICK = Path(os.environ["KUNLUN_MATRIX_PICK"])
 # More of a message than this helps nobody, and results are kept.
 MESSAGE = 2000
-PARENT = os.getppid()
+# The worker may outlive its parent before it gets here.
+PARENT = int(os.environ["KUNLUN_MATRIX_PARENT"])
 _LINE = pytest.StashKey[dict[str, Any]]()
 
 

@@ -35,7 +35,7 @@ def command() -> None:
     \b
     kunlunfork matrix run --vllm 0.25.1 --device cpu --tier ops    every site against upstream's kernels
     kunlunfork matrix report RESULTS                               what came of it
-    kunlunfork matrix plan --shards N                              a share for each machine
+    kunlunfork matrix plan --shards 4                              a share for each machine
     kunlunfork matrix selftest                                     faults that these tests must catch
     kunlunfork matrix env                                          the environment that they run in
     """
@@ -123,6 +123,14 @@ processes_option = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="File for one JSON line a cell, written as they end [default: in the cache].",
 )
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: as shards on a Ray cluster.",
+)
+@click.option("--address", help="Of the Ray cluster, as ray.init takes it: auto, HOST:PORT [default: Ray's].")
 @click.option("--resume", is_flag=True, help="Do not run again what has a result of this fork in the file.")
 @python_option
 @repo_option
@@ -130,7 +138,8 @@ processes_option = click.option(
 def run_command(
     version: str | None, device: str, tiers: tuple[str, ...], mode: str, backends: tuple[str, ...],
     expression: str | None, cells: tuple[str, ...], shard: Shard | None, processes: int | None, random: int, seed: int,
-    steps: int, out: Path | None, resume: bool, python: Path | None, repo: Path | None, console: Console,
+    steps: int, out: Path | None, executor: str, address: str | None, resume: bool, python: Path | None,
+    repo: Path | None, console: Console,
 ) -> int:  # fmt: skip
     """Run tiers and write one JSON line a cell, as the cells end.
 
@@ -144,12 +153,23 @@ def run_command(
         raise click.UsageError("--resume goes with --results FILE")
     if cells and len(tiers) != 1:
         raise click.UsageError("--cell goes with one --tier")
+    on_ray = executor == "ray"
+    if address is not None and not on_ray:
+        raise click.UsageError("--address goes with --executor ray")
+    if on_ray and shard is not None:
+        raise click.UsageError("--executor ray makes its own shards: leave --shard out")
     fork = console.find_content(repo)
     options = Options(
-        version or fork.newest(), device, tiers, mode, backends, expression, processes or _cores(), random, seed,
+        version or fork.newest(), device, tiers, mode, backends, expression,
+        processes or (0 if on_ray else _cores()), random, seed,
         out, python, resume, shard, cells, ("kunlunfork", *sys.argv[1:]), steps,
     )  # fmt: skip
-    result = run(fork, cache.default(), options, console)
+    if on_ray:
+        from kunlunfork.matrix import rayrun
+
+        result = rayrun.run(fork, cache.default(), options, address, console)
+    else:
+        result = run(fork, cache.default(), options, console)
     if result.summary.ok:
         console.result(_result(result), lambda: _show(result))
         return errors.OK

@@ -18,6 +18,7 @@ class Run:
 
     overlay, series: hashes of what was tested. switches: the mode of the settings. date: ISO 8601, UTC.
     command: the command line. shard: `I/N`, or None where the run was whole. random: random cases a site.
+    steps: of a scenario of the step tier.
     """
 
     pin: str
@@ -33,6 +34,7 @@ class Run:
     date: str | None = None
     command: tuple[str, ...] = ()
     shard: str | None = None
+    steps: int | None = None
 
     @property
     def tested(self) -> tuple[str, str, str, str, int, int | None]:
@@ -95,6 +97,8 @@ def replay(cell: Cell) -> str:
         words += ["--backend", cell.backend]
     if run.random is not None:
         words += ["--random", run.random]
+    if run.steps is not None and run.tier == "step":
+        words += ["--steps", run.steps]
     words += ["--seed", run.seed, "--cell", cell.test]
     return shlex.join(str(word) for word in words)
 

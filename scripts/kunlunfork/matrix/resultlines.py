@@ -58,6 +58,7 @@ def run(raw: Mapping[str, Any]) -> Run:
         date=_maybe(raw, "date", _text, "text"),
         command=tuple(_maybe(raw, "command", _all(_text), "a list of text") or ()),
         shard=_maybe(raw, "shard", _text, "text"),
+        steps=_maybe(raw, "steps", _whole, "a whole number"),
     )
 
 

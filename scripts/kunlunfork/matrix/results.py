@@ -53,7 +53,10 @@ class Writer:
         self._line({"kind": "cell", "tier": cell.run.tier, **flat})
 
     def _line(self, line: dict[str, Any]) -> None:
-        data = (json.dumps(line) + "\n").encode()
+        self.raw((json.dumps(line) + "\n").encode())
+
+    def raw(self, data: bytes) -> None:
+        """Whole lines of another file of results."""
         try:
             while data:
                 data = data[self._file.write(data) :]
@@ -136,7 +139,9 @@ class _Reader:
         self.notes: list[str] = []
         self.records: list[Record] = []
         self._head: Run | None = None
-        self._tiers: dict[str, tuple[Run, int]] = {}  # tier -> its run, the place in `planned` or -1
+        # Head -> tier -> its run, and the place in `planned` or -1. Runs may take turns: a head then comes again.
+        self._runs: dict[str, dict[str, tuple[Run, int]]] = {}
+        self._tiers: dict[str, tuple[Run, int]] = {}
         self._old: dict[str, Run] = {}
 
     def read(self) -> None:
@@ -187,7 +192,7 @@ class _Reader:
             self._take_old(raw)
         elif kind == "head":
             self._head = resultlines.run({**raw, "tier": ""})
-            self._tiers = {}
+            self._tiers = self._runs.setdefault(repr(self._head), {})
         elif self._head is None:
             raise ValueError("no head before it")
         elif kind == "tier":

@@ -68,7 +68,7 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
             cannot be collected, or the file of results cannot be read or written.
     """
     pin = content.pin(options.version)
-    out = options.out or _default_out(cache, options, pin.version)
+    out = options.out or default_out(cache, options, pin.version)
     outfile.check(out, parents=True)
     before = results.load([out]) if options.resume and out.exists() else results.Loaded(())
     seconds = times.read(times.recorded(content)) if options.shard else {}
@@ -86,10 +86,10 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
             pin=tree.version, device=options.device, tier="", seed=options.seed, series=tree.series_hash,
             overlay=tree.overlay_hash, versions=dict(engine.versions), machine=ops.machine(), random=options.random,
             switches=options.mode, date=_now().isoformat(timespec="seconds"), command=options.command,
-            shard=str(options.shard) if options.shard else None,
+            shard=str(options.shard) if options.shard else None, steps=options.steps,
         )  # fmt: skip
-        kept = _kept(before.cells, shared, options.tiers)
-        cells = list(kept)
+        old = kept(before.cells, tree.version, options, (tree.series_hash, tree.overlay_hash), errors=False)
+        cells = list(old)
         with results.Writer(out, append=options.resume) as file:
             file.head(shared)
 
@@ -97,10 +97,10 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
                 cells.append(cell)
                 file.cell(cell)
 
-            done = {tier: frozenset(c.test for c in kept if c.run.tier == tier) for tier in options.tiers}
+            done = {tier: frozenset(c.test for c in old if c.run.tier == tier) for tier in options.tiers}
             selection = Selection(options.cells, options.shard, seconds, done)
-            if kept:
-                progress.note(f"{len(kept)} cells have a result in {out}; they are not run again")
+            if old:
+                progress.note(f"{len(old)} cells have a result in {out}; they are not run again")
             try:
                 for tier in options.tiers:
                     ops.run(
@@ -111,20 +111,25 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
                 progress.note(f"{len(cells)} cells had ended; they are in {out}; to go on: --results and --resume")
                 raise
     names = tuple(s.name for s in chosen)
-    return Result(out, names, tree.overlay_hash, dict(engine.versions), summary(cells), len(kept))
+    return Result(out, names, tree.overlay_hash, dict(engine.versions), summary(cells), len(old))
 
 
-def _kept(cells: Sequence[Cell], shared: Run, tiers: Sequence[str]) -> list[Cell]:
-    """The last result of each cell that need not run again: of the same fork and inputs, and no error, which may have
-    come from a worker that was lost."""
-    last = {(c.run.tier, c.test): c for c in cells if c.run.tested == shared.tested and c.run.tier in tiers}
-    return [cell for cell in last.values() if cell.outcome != ERROR]
+def kept(
+    cells: Sequence[Cell], version: str, options: Options, hashes: tuple[str, str], *, errors: bool = True
+) -> list[Cell]:
+    """The last result of each cell of these tiers, of the same fork (`hashes`: series, overlay) and inputs.
+
+    errors: with those that ended in an error, which may have come from a worker that was lost; they run again.
+    """
+    tested = (version, options.device, *hashes, options.seed, options.random)
+    last = {(c.run.tier, c.test): c for c in cells if c.run.tested == tested and c.run.tier in options.tiers}
+    return [cell for cell in last.values() if errors or cell.outcome != ERROR]
 
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
-def _default_out(cache: Cache, options: Options, version: str) -> Path:
+def default_out(cache: Cache, options: Options, version: str) -> Path:
     name = f"{version}-{options.device}-{'+'.join(options.tiers)}-{options.mode}-{_now():%Y%m%dT%H%M%SZ}.jsonl"
     return cache.root / "results" / name

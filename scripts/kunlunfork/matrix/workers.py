@@ -103,7 +103,11 @@ def command(engine: Engine, tests: Path, arguments: Sequence[str]) -> list[str]:
 
 
 def start(worker: Worker, argv: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
-    share = {"KUNLUN_MATRIX_OUT": str(worker.out), "KUNLUN_MATRIX_PICK": str(worker.pick)}
+    share = {
+        "KUNLUN_MATRIX_OUT": str(worker.out),
+        "KUNLUN_MATRIX_PICK": str(worker.pick),
+        "KUNLUN_MATRIX_PARENT": str(os.getpid()),
+    }
     with worker.log.open("wb") as log:
         worker.child = subprocess.Popen(
             argv, cwd=folder, env={**env, **share}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
