@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Said here, since --help imports nothing of the matrix; a test compares them.
 MODES = ("all-on", "all-off", "each", "pairs", "full")
 BACKENDS = ("torch", "reference")
-TIERS = ("ops", "step")
+TIERS = ("ops", "step", "upstream")
 
 
 @click.group("matrix")
@@ -91,7 +91,7 @@ processes_option = click.option(
     callback=_listed(TIERS),
     default="ops",
     show_default=True,
-    help="ops: every launcher; step: steps of an engine. With commas between.",
+    help="ops: every launcher; step: steps of an engine; upstream: upstream's own tests. With commas between.",
 )
 @click.option(
     "--switches",

@@ -10,12 +10,24 @@ from pathlib import Path
 from kunlunfork import outfile, switches
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.matrix import definition, environment, ops, results, settings, times, trees
+from kunlunfork.matrix import (
+    definition,
+    environment,
+    ops,
+    results,
+    settings,
+    times,
+    trees,
+    upstream,
+    upstreamtests,
+)
 from kunlunfork.matrix.cells import ERROR, Cell, Run, Summary, summary
 from kunlunfork.matrix.selection import Selection, Shard
 from kunlunfork.matrix.tiers import TIERS
+from kunlunfork.pins import Pin
 from kunlunfork.progress import Progress
-from kunlunfork.store import Store
+from kunlunfork.sources.base import PYPI, Settings, obtain
+from kunlunfork.store import Base, Store
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,13 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
                 progress.note(f"{len(old)} cells have a result in {out}; they are not run again")
             try:
                 for tier in options.tiers:
+                    if tier == upstream.TIER:
+                        place = _upstream_place(content, cache, engine, tree.root, pin, options, progress)
+                        upstream.run(
+                            content, place, upstreamtests.load(content, pin.version, options.device).files, shared,
+                            selection, options.processes, options.expression, ops.Log(file.tier, ended), progress,
+                        )  # fmt: skip
+                        continue
                     ops.run(
                         content, engine, tree, shared, TIERS[tier], request, selection, engine.root / "times.json",
                         ops.Log(file.tier, ended), progress,
@@ -112,6 +131,17 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
                 raise
     names = tuple(s.name for s in chosen)
     return Result(out, names, tree.overlay_hash, dict(engine.versions), summary(cells), len(old))
+
+
+def _upstream_place(
+    content: Content, cache: Cache, engine: environment.Engine, tree: Path, pin: Pin, options: Options,
+    progress: Progress,
+) -> upstream.Place:  # fmt: skip
+    store = Store(cache.store)
+    base = obtain(pin, PYPI, engine.root, store, Settings(cache, None, False, progress))
+    assert isinstance(base, Base)
+    tools = upstreamtests.tools(engine, upstreamtests.load(content, pin.version, options.device), progress)
+    return upstream.Place(engine, upstreamtests.folder(engine, store, base), tree, tools)
 
 
 def kept(
