@@ -31,7 +31,7 @@ BAD = replace(GOOD, outcome="failed", message="harness.Mismatch: a:f, x\n  arg0:
 def test_the_choices_are_those_of_the_modules() -> None:
     assert command.MODES == settings.MODES
     assert command.BACKENDS == ops.BACKENDS
-    assert tuple(run.TIERS) == command.TIERS
+    assert run.NAMES == command.TIERS
 
 
 @pytest.fixture

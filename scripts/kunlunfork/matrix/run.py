@@ -30,6 +30,9 @@ from kunlunfork.sources.base import PYPI, Settings, obtain
 from kunlunfork.store import Base, Store
 
 
+NAMES = (*TIERS, upstream.TIER)
+
+
 @dataclass(frozen=True)
 class Options:
     """What the command line asks for; `mode` is one of `settings.MODES`.
