@@ -16,7 +16,7 @@ from kunlunfork.cache import Cache
 from kunlunfork.commands import matrix as command
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
-from kunlunfork.matrix import environment, ops, run, selftest, settings
+from kunlunfork.matrix import environment, ops, run, selftest, settings, steps
 from kunlunfork.matrix.cells import Cell, Run, summary
 from kunlunfork.matrix.environment import Engine
 from kunlunfork.matrix.faults import Fault
@@ -180,3 +180,34 @@ def test_results_that_could_not_be_written_are_refused_before_anything_is_built(
     options = Options("0.25.1", "cpu", ("ops",), "all-on", ("torch",), None, 1, 0, 0, tmp_path, None)
     with pytest.raises(ForkError, match="cannot be written"):
         run.run(content, Cache(tmp_path / "cache"), options, Silent())
+
+
+def test_replay_fails_where_the_fork_differs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUNLUNFORK_REPO", str(REPO))
+    trace = tmp_path / "t.json"
+    assert cli.run(["matrix", "replay", str(trace)]) == errors.USER
+    said = capsys.readouterr()
+    assert "there is no trace" in said.out + said.err
+    trace.write_text("{}")
+    found = steps.Replayed("step 3, after\n  a: 1 of 2 differ", {"KUNLUN_KERNELS": "torch"}, 4, 2, None)
+    monkeypatch.setattr(steps, "replay", lambda *a: found)
+    assert cli.run(["matrix", "replay", str(trace)]) == errors.USER
+    assert "the fork differs from upstream in step 3, after" in capsys.readouterr().out
+    monkeypatch.setattr(steps, "replay", lambda *a: replace(found, difference=None))
+    assert cli.run(["matrix", "replay", str(trace)]) == errors.OK
+    assert "the same in every step" in capsys.readouterr().out
+
+
+def test_selftest_of_the_step_tier_takes_its_own_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUNLUNFORK_REPO", str(REPO))
+    asked: list[Any] = []
+
+    def fake(*given: Any) -> selftest.Result:
+        asked.extend(given)
+        return selftest.Result((), 1.0)
+
+    monkeypatch.setattr(steps, "selftest", fake)
+    assert cli.run(["matrix", "selftest", "--tier", "step", "-k", "slot", "--jobs", "3"]) == errors.OK
+    assert asked[4:6] == [3, "slot"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kunlunfork import errors
-from kunlunfork.commands import matrixenv, matrixplan, matrixreport
+from kunlunfork.commands import matrixenv, matrixplan, matrixreplay, matrixreport
 from kunlunfork.commands._options import FOLDER, repo_option, verb
 from kunlunfork.console import Console, describe, rows, table
 from kunlunfork.errors import ForkError
@@ -37,6 +37,7 @@ def command() -> None:
     kunlunfork matrix report RESULTS                               what came of it
     kunlunfork matrix plan --shards 4                              a share for each machine
     kunlunfork matrix selftest                                     faults that these tests must catch
+    kunlunfork matrix replay TRACE                                 a failing trace of steps again
     kunlunfork matrix env                                          the environment that they run in
     """
 
@@ -44,6 +45,7 @@ def command() -> None:
 command.add_command(matrixenv.command)
 command.add_command(matrixreport.command)
 command.add_command(matrixplan.command)
+command.add_command(matrixreplay.command)
 
 
 Listed = Callable[[click.Context, click.Parameter, str], tuple[str, ...]]
@@ -260,26 +262,27 @@ def _show(result: Result) -> None:
 @command.command("selftest")
 @vllm_option
 @click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
+@click.option("--tier", type=click.Choice(TIERS), default="ops", show_default=True, help="Whose tests must catch them.")
 @click.option("-k", "expression", metavar="TEXT", help="Only faults with this in their name, file, kind or bug.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time [default: a core each].")
 @python_option
 @repo_option
 @verb
 def selftest_command(
-    version: str | None, device: str, expression: str | None, jobs: int | None, python: Path | None,
+    version: str | None, device: str, tier: str, expression: str | None, jobs: int | None, python: Path | None,
     repo: Path | None, console: Console,
 ) -> int:  # fmt: skip
     """Put faults into copies of the overlay, one at a time, and see that the parity tests catch each.
 
-    The faults are listed in tests/parity/faults. Exit code 1 where one survives, or where the list no longer fits.
+    The faults are listed in tests/parity/faults; those of the step tier, which may lie in upstream's files too, in
+    tests/parity/step/faults.toml. Exit code 1 where one survives, or where the list no longer fits.
     """
     from kunlunfork import cache
-    from kunlunfork.matrix import selftest
+    from kunlunfork.matrix import selftest, steps
 
     fork = console.find_content(repo)
-    result = selftest.run(
-        fork, cache.default(), version or fork.newest(), device, jobs or _cores(), expression, python, console
-    )
+    run = steps.selftest if tier == "step" else selftest.run
+    result = run(fork, cache.default(), version or fork.newest(), device, jobs or _cores(), expression, python, console)
     body = {
         "seconds": round(result.seconds, 1),
         "faults": [
@@ -314,7 +317,8 @@ def selftest_command(
     error = ForkError(
         f"{len(result.bad)} faults were not caught",
         details=[f"{v.outcome}: {v.fault.name} in {v.fault.file}: {v.message or v.fault.new}" for v in result.bad],
-        fix="add the case that shows it to tests/parity/sites, or correct a fault that is broken",
+        fix=f"add the case that shows it to tests/parity/{'step' if tier == 'step' else 'sites'}, or correct a fault "
+        "that is broken",
     )
 
     def show_with_error() -> None:

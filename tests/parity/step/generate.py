@@ -29,10 +29,10 @@ def generate(scenario: str, seed: int, steps: int) -> Trace:
     step = 0
     while step < steps:
         # Quiet times, in which the engine runs dry, and crowds.
-        for _ in range(draws.choice((0, 0, 1, 1, 1, 2, 5))):
+        for _ in range(draws.choice((0, 1, 1, 1, 2, 5)) if step else 4):
             arrivals.append(_arrival(draws, engine, len(arrivals), step, arrivals))
         events += _events(draws, engine, step, len(arrivals))
-        step += draws.choice((1, 1, 1, 2, 3, 7)) if not draws.chance(3) else 25
+        step += 25 if draws.chance(2) else draws.choice((1, 1, 1, 2, 2, 3))
     return Trace(scenario, seed, steps, engine, tuple(arrivals), tuple(events))
 
 
@@ -40,7 +40,7 @@ def _arrival(draws: Draws, shape: Shape, request: int, step: int, before: list[A
     # One token, about a block, about a step's budget and more.
     prompt = draws.choice((1, draws.between(2, 12), draws.between(14, 18), draws.between(30, 60)))
     shares, shared = None, 0
-    if before and len(shape.groups) == 1 and draws.chance(25):
+    if before and len(shape.groups) == 1 and draws.chance(35):
         shares = before[-1 - draws.below(min(4, len(before)))].request
         shared = draws.choice((16, 17, 32, 33))
         prompt = draws.choice((1, prompt))
@@ -48,10 +48,10 @@ def _arrival(draws: Draws, shape: Shape, request: int, step: int, before: list[A
         request=request,
         step=step,
         prompt=prompt,
-        max_tokens=draws.choice((1, 2, draws.between(3, 12), draws.between(10, 40), draws.between(10, 40))),
+        max_tokens=draws.choice((1, 2, draws.between(3, 12), draws.between(8, 25), draws.between(20, 45))),
         params=_params(draws, shape),
         stop=tuple(sorted({draws.below(shape.vocab) for _ in range(2)})) if draws.chance(30) else (),
-        grammar=draws.chance(15),
+        grammar=draws.chance(20),
         shares=shares,
         shared=shared,
     )
@@ -69,7 +69,7 @@ def _params(draws: Draws, shape: Shape) -> dict[str, Any]:
             params["top_p"] = draws.choice((0.3, 0.8, 0.95))
         if not shape.drafts and draws.chance(20):
             params["min_p"] = draws.choice((0.05, 0.2))
-    if draws.chance(25):
+    if draws.chance(35):
         params |= draws.choice(
             (
                 {"repetition_penalty": 1.25},
@@ -78,18 +78,18 @@ def _params(draws: Draws, shape: Shape) -> dict[str, Any]:
                 {"repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.25},
             )
         )
-    if draws.chance(15):
+    if draws.chance(20):
         tokens = [draws.below(shape.vocab) for _ in range(5)]
         params["bad_words"] = [[tokens[0]], tokens[1:3], tokens[2:5]][: draws.between(1, 3)]
     if not shape.drafts and draws.chance(15):
         params["logit_bias"] = {str(draws.below(shape.vocab)): draws.choice((-100.0, 3.0, 100.0)) for _ in range(2)}
-    if draws.chance(10):
+    if draws.chance(15):
         params["allowed_token_ids"] = sorted({draws.below(shape.vocab) for _ in range(9)})
     if draws.chance(10):
         params["min_tokens"] = 1
     if draws.chance(12):
         params["logprobs"] = draws.choice((0, 1, 3))
-    if draws.chance(10):
+    if draws.chance(20):
         params["prompt_logprobs"] = draws.choice((0, 2))
     return params
 

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import sys
+
+from step.generate import SCENARIOS
+
+from kunlunfork.content import Content
+from kunlunfork.matrix import faults
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def _listed(content: Content) -> list[dict[str, object]]:
+    text = (content.parity / "step" / "faults.toml").read_text(encoding="utf-8")
+    found: list[dict[str, object]] = tomllib.loads(text)["fault"]
+    return found
+
+
+def test_every_scenario_has_faults_and_every_fault_a_name(content: Content) -> None:
+    listed = _listed(content)
+    assert {s for fault in listed for s in fault["scenarios"]} == set(SCENARIOS)  # type: ignore[attr-defined]
+    assert len({fault["name"] for fault in listed}) == len(listed) > 30
+
+
+def test_those_in_the_forks_own_files_fit(content: Content) -> None:
+    own = [f for f in _listed(content) if str(f["file"]).startswith("kunlun/")]
+    assert len(own) > 15
+    made = [
+        faults.Fault(str(f["name"]), "step", str(f["file"]).removeprefix("kunlun/"), str(f["old"]), str(f["new"]), ())
+        for f in own
+    ]
+    faults.check(made, faults.package(content, "0.25.1"))
