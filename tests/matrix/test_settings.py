@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kunlunfork import switches
 from kunlunfork.content import Content
@@ -42,14 +44,42 @@ def test_full_has_every_combination_that_can_be_once() -> None:
     assert "off:B,D" in {s.name for s in found}
 
 
-def test_pairs_cover_every_pair_of_values_that_can_be() -> None:
-    def covered(found: tuple[Setting, ...]) -> set[tuple[str, bool, str, bool]]:
-        return {(a, a in s.off, b, b in s.off) for s in found for a, b in itertools.combinations(NEEDS, 2)}
+Covered = set[tuple[str, bool, str, bool]]
 
+
+def _covered(needs: Mapping[str, str | None], found: tuple[Setting, ...]) -> Covered:
+    return {(a, a in s.off, b, b in s.off) for s in found for a, b in itertools.combinations(needs, 2)}
+
+
+def test_pairs_cover_every_pair_of_values_that_can_be() -> None:
     pairs, full = settings("pairs", NEEDS), settings("full", NEEDS)
-    assert covered(pairs) == covered(full)
+    assert _covered(NEEDS, pairs) == _covered(NEEDS, full)
     assert len(pairs) < len(full)
     assert all(_valid(s) for s in pairs)
+
+
+@given(st.lists(st.integers(-1, 6), min_size=1, max_size=7))
+def test_pairs_are_a_covering_array_whatever_needs_what(parents: list[int]) -> None:
+    """Each switch needs one that comes before it, or none."""
+    needs = {f"KUNLUN_S{i}": f"KUNLUN_S{p}" if 0 <= p < i else None for i, p in enumerate(parents)}
+    pairs, full = settings("pairs", needs), settings("full", needs)
+    # What can be, by itself and not by the code under test: all subsets that are closed.
+    names = list(needs)
+    possible: Covered = set()
+    for values in itertools.product((False, True), repeat=len(names)):
+        off = dict(zip(names, values, strict=True))
+        if all(off[name] or not needed or not off[needed] for name, needed in needs.items()):
+            possible |= {(a, off[a], b, off[b]) for a, b in itertools.combinations(names, 2)}
+    assert _covered(needs, pairs) == possible
+    assert len(pairs) <= len(full) and len(set(pairs)) == len(pairs)
+    assert {"all-on", "all-off"} <= {s.name for s in pairs}
+
+
+def test_pairs_of_the_fork_are_a_covering_array(content: Content) -> None:
+    needs = on_off(switches.read(content, "0.25.1", {}))
+    pairs, full = settings("pairs", needs), settings("full", needs)
+    assert _covered(needs, pairs) == _covered(needs, full)
+    assert (len(pairs), len(full)) == (7, 32)
 
 
 @pytest.mark.parametrize("mode", MODES)
