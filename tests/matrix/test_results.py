@@ -167,6 +167,20 @@ def test_results_that_cannot_be_written(tmp_path: Path) -> None:
     assert e.value.found == "No space left on device"
 
 
+def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    with Writer(file, append=False) as first:
+        first.head(RUN)
+        for append in (False, True):
+            with pytest.raises(ForkError, match="another run writes its results"):
+                Writer(file, append=append)
+        first.cell(CELL)
+    assert load([file]).cells == (CELL,)
+    with Writer(file, append=False):
+        pass
+    assert file.read_bytes() == b""
+
+
 # Runs of a small matrix.
 
 

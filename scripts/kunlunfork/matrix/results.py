@@ -7,6 +7,7 @@ such files are read, too. Lines of ci/results/matrix.jsonl are sums of whole run
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -32,10 +33,20 @@ class Writer:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if append:
-                _cut(path)
             # Unbuffered: what was written is in the file, however the process ends.
-            self._file = path.open("ab" if append else "wb", buffering=0)
+            self._file = path.open("ab", buffering=0)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.is_file():
+                    self._file.truncate(_whole(path) if append else 0)
+            except BaseException:
+                self._file.close()
+                raise
+        except BlockingIOError as e:
+            raise ForkError(
+                f"another run writes its results to {path}", expected="a file for each run",
+                fix="wait for it, or name another file: --results",
+            ) from e  # fmt: skip
         except OSError as e:
             raise self._error(e) from e
 
@@ -76,16 +87,13 @@ class Writer:
         self._file.close()
 
 
-def _cut(path: Path) -> None:
-    """Take off half a line that a killed run left at the end."""
-    if not path.exists():
-        return
-    with path.open("r+b") as file:
+def _whole(path: Path) -> int:
+    """The size of a file without half a line that a killed run left at its end."""
+    with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - LIMIT))
         last = file.read()
-        if last and not last.endswith(b"\n"):
-            file.truncate(end - len(last) + last.rfind(b"\n") + 1)
+    return end - len(last) + last.rfind(b"\n") + 1
 
 
 @dataclass(frozen=True)

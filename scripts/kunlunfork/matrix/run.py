@@ -29,7 +29,6 @@ from kunlunfork.progress import Progress
 from kunlunfork.sources.base import PYPI, Settings, obtain
 from kunlunfork.store import Base, Store
 
-
 NAMES = (*TIERS, upstream.TIER)
 
 
