@@ -3,13 +3,15 @@
 python launchers.py ops|replay [--backend torch] [--processes N] [--only TEXT] --out FILE
 
 `ops` compares all cases of tests/parity, without any sync allowed. `replay` captures each launcher on one input in a
-CUDA graph and replays it on others (tests/parity/replay.py). Sites run in processes that are replaced when a launcher
-leaves the device in a state that nothing can be learnt from. vLLM with the fork is on PYTHONPATH.
+CUDA graph and replays it on others (tests/parity/replay.py). Each site runs in a process of its own; where a case kills
+it, or leaves the device in a state that nothing can be learnt from, another goes on with the next case. vLLM with the
+fork is on PYTHONPATH.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import queue
@@ -18,13 +20,16 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 PARITY = Path(__file__).resolve().parents[1] / "parity"
-# A site with many forms of a kernel compiles for a minute.
-PATIENCE = 300.0
+# Seconds for a case; to find pairs of inputs takes longest.
+PATIENCE = 180.0
+# A case with its name.
+Unit = tuple[str, Callable[[], dict[str, Any]]]
 
 
 def main() -> int:
@@ -54,7 +59,7 @@ class Team:
 
     def run(self) -> list[dict[str, Any]]:
         first = self.start()
-        number = int(self.ask(first, "count")[0]["count"])
+        number = int(self.ask(first, "count")[-1].get("count", 0))
         end(first)
         for site in range(number):
             self.todo.put(site)
@@ -72,44 +77,56 @@ class Team:
         return subprocess.Popen(own, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, child: subprocess.Popen[str], question: str) -> list[dict[str, Any]]:
-        """The lines of the answer; none where the process dies or says nothing for long."""
+        """The lines of the answer, of which the last is marked so unless the process died or said nothing for long."""
         assert child.stdin is not None and child.stdout is not None
-        watch = threading.Timer(PATIENCE, child.kill)
-        watch.start()
-        found = []
+        found: list[dict[str, Any]] = []
         try:
             child.stdin.write(question + "\n")
             child.stdin.flush()
-            while line := child.stdout.readline():
-                row = json.loads(line)
-                found.append(row)
-                if row.get("last"):
-                    return found
+            while not (found and found[-1].get("last")):
+                watch = threading.Timer(PATIENCE, child.kill)
+                watch.start()
+                line = child.stdout.readline()
+                watch.cancel()
+                if not line:
+                    break
+                found.append(json.loads(line))
         except OSError:
             pass  # gone
-        finally:
-            watch.cancel()
-        return []
+        return found or [{}]
 
     def follow(self) -> None:
+        """Each site in a process of its own; the next process imports while a site runs."""
         child = self.start()
         while True:
             try:
                 site = self.todo.get_nowait()
             except queue.Empty:
                 break
-            answer = self.ask(child, str(site))
-            if not answer:
-                row = {"launcher": f"site {site}", "case": "", "outcome": "died", "why": f"exit code {end(child)}"}
-                answer = [row]
-                child = self.start()
-            elif answer[-1].get("spoilt"):
-                end(child)
-                child = self.start()
-            with self.lock:
-                self.rows += [row for row in answer if "launcher" in row]
-                self.write()
+            case: int | None = 0
+            while case is not None:
+                spare = self.start()
+                answer = self.ask(child, f"{site} {case}")
+                case = self.keep(site, answer, end(child))
+                child = spare
         end(child)
+
+    def keep(self, site: int, answer: list[dict[str, Any]], code: int) -> int | None:
+        """Write down what came; the case to go on with where the process is no good any more."""
+        rows = [row for row in answer if "outcome" in row]
+        begun = [row for row in answer if "begin" in row]
+        last, go_on = answer[-1], None
+        if "spoilt" in last:
+            go_on = last["spoilt"] + 1
+        elif not last.get("last"):
+            name = {"launcher": f"site {site}", "case": "", **(begun[-1] if begun else {})}
+            why = f"exit code {code}" if begun else f"exit code {code}, before its first case"
+            rows.append({"launcher": name["launcher"], "case": name["case"], "outcome": "died", "why": why})
+            go_on = begun[-1]["begin"] + 1 if begun else None
+        with self.lock:
+            self.rows += rows
+            self.write()
+        return go_on
 
     def write(self) -> None:
         """What is known so far: the time may be up before the last site."""
@@ -124,6 +141,7 @@ def end(child: subprocess.Popen[str]) -> int:
 
 
 def work(options: argparse.Namespace) -> None:
+    """Answers `SITE CASE`: that case of a site and those behind it, each announced before it runs."""
     sys.path.insert(0, str(PARITY))
     answers = os.fdopen(os.dup(1), "w")
     # What vLLM prints is not an answer.
@@ -133,57 +151,66 @@ def work(options: argparse.Namespace) -> None:
 
         interpreter.prepare()
     import harness
-    import torch
+
+    def say(row: dict[str, Any]) -> None:
+        answers.write(json.dumps(row) + "\n")
+        answers.flush()
 
     sites = [s for s in harness.all_sites() if options.backend in s.backends and options.only in s.launcher]
     for line in sys.stdin:
-        rows: list[dict[str, Any]] = []
-        last: dict[str, Any] = {"last": True}
         if line.strip() == "count":
-            last["count"] = len(sites)
-        else:
-            began = time.perf_counter()
-            site = sites[int(line)]
-            try:
-                rows = ops(site, options.backend) if options.what == "ops" else replays(site, options.backend)
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-            except Exception as e:  # noqa: BLE001 - a launcher may do anything to a device
-                last["spoilt"] = True
-                rows.append({"launcher": site.launcher, "case": "", "outcome": "error", "why": _said(e)})
-            rows = [{**row, "site_seconds": round(time.perf_counter() - began, 1)} for row in rows]
-        for row in [*rows, last]:
-            answers.write(json.dumps(row) + "\n")
-        answers.flush()
+            say({"last": True, "count": len(sites)})
+            continue
+        number, first = (int(word) for word in line.split())
+        say({"last": True, **one_by_one(sites[number], options, first, say)})
 
 
-def ops(site: Any, backend: str) -> list[dict[str, Any]]:
+def one_by_one(site: Any, options: argparse.Namespace, first: int, say: Callable[[dict[str, Any]], None]) -> Any:
+    """Says what became of each case; ends at one that leaves the device in a state that nothing can be learnt from."""
+    import torch
+
+    began = time.perf_counter()
+    units = ops(site, options.backend) if options.what == "ops" else replays(site, options.backend)
+    for index, (name, unit) in list(enumerate(units))[first:]:
+        say({"begin": index, "launcher": site.launcher, "case": name})
+        row = {"launcher": site.launcher, "case": name, "outcome": "ok", "why": ""}
+        try:
+            row |= unit()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        except Exception as e:  # noqa: BLE001 - a launcher may do anything to a device
+            say({**row, "outcome": "error", "why": _said(e)})
+            return {"spoilt": index}
+        say({**row, "site_seconds": round(time.perf_counter() - began, 1)})
+    return {}
+
+
+def ops(site: Any, backend: str) -> list[Unit]:
     import harness
     from nosync import HostSync
 
-    rows = []
-    for case in harness.all_cases(site):
-        row = {"launcher": site.launcher, "case": case.name, "outcome": "ok", "why": ""}
+    def unit(case: Any) -> dict[str, Any]:
         try:
-            row["max_error"] = harness.check(site, case, backend).max_error
+            return {"max_error": harness.check(site, case, backend).max_error}
         except (harness.Mismatch, HostSync) as e:
-            row.update(outcome="differs", why=_said(e))
+            return {"outcome": "differs", "why": _said(e)}
         except Exception as e:
-            row.update(outcome="error", why=_said(e))
             if "CUDA error" in str(e):
                 raise
-        rows.append(row)
-    return rows
+            return {"outcome": "error", "why": _said(e)}
+
+    return [(case.name, functools.partial(unit, case)) for case in harness.all_cases(site)]
 
 
-def replays(site: Any, backend: str) -> list[dict[str, Any]]:
+def replays(site: Any, backend: str) -> list[Unit]:
     import replay
 
-    rows = []
-    for verdict in replay.check(site, backend):
-        row = asdict(verdict)
-        rows.append({**row, "case": row.pop("pair"), "expected": verdict.launcher in replay.ON_THE_HOST})
-    return rows
+    def unit(verdict: Callable[[], Any]) -> dict[str, Any]:
+        row = asdict(verdict())
+        row.pop("pair")
+        return {**row, "expected": site.launcher in replay.ON_THE_HOST}
+
+    return [(name, functools.partial(unit, verdict)) for name, verdict in replay.units(site, backend)]
 
 
 def _said(e: BaseException) -> str:
@@ -199,8 +226,11 @@ def report(rows: list[dict[str, Any]]) -> int:
             note = " (expected)" if row.get("expected") else ""
             print(f"  {row['launcher']}, {row['case']}: {row['outcome']}{note}: {row['why'][:300]}")
             bad += not row.get("expected")
-    slowest = sorted({(row["site_seconds"], row["launcher"]) for row in rows if "site_seconds" in row})[-4:]
-    print("slowest:", ", ".join(f"{launcher} {seconds} s" for seconds, launcher in slowest))
+    took: dict[str, float] = {}
+    for row in rows:
+        took[row["launcher"]] = max(took.get(row["launcher"], 0.0), row.get("site_seconds", 0.0))
+    slowest = sorted(took, key=lambda launcher: -took[launcher])[:4]
+    print("slowest:", ", ".join(f"{launcher} {took[launcher]} s" for launcher in slowest))
     return int(bool(bad))
 
 

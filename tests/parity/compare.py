@@ -97,9 +97,9 @@ def _differences(want: torch.Tensor, got: torch.Tensor, tolerance: tuple[float, 
 class Comparison:
     """Finds the differences of two states; `problems` lists them, `max_error` is the largest tolerated one.
 
-    skip: path patterns not compared. tolerance: path pattern -> (rtol, atol); everything else is compared bit by
-    bit, NaN equal to NaN. masks: path -> True where a tensor is not compared. `first` is the path of the first problem,
-    and the first element that differs, where it is one of a tensor.
+    skip: path patterns not compared. tolerance: path pattern -> (rtol, atol); bounds: path -> the largest distance of
+    each element; everything else is compared bit by bit, NaN equal to NaN. masks: path -> True where a tensor is not
+    compared. `first` is the path of the first problem, and the first element that differs, where it is one of a tensor.
     """
 
     def __init__(
@@ -107,8 +107,10 @@ class Comparison:
         skip: Iterable[str] = (),
         tolerance: Mapping[str, tuple[float, float]] | None = None,
         masks: Mapping[str, torch.Tensor] | None = None,
+        bounds: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.skip = tuple(skip)
+        self.bounds = dict(bounds or {})
         self.tolerance = dict(tolerance or {})
         self.masks = dict(masks or {})
         self.problems: list[str] = []
@@ -153,9 +155,12 @@ class Comparison:
             return
         tolerance = next((t for p, t in self.tolerance.items() if _matches(path, (p,))), None)
         wrong = _differences(want, got, tolerance)
+        if path in self.bounds:
+            # Not of a NaN or an infinity.
+            wrong &= ~((got.double() - want.double()).abs() <= self.bounds[path])
         if path in self.masks:
             wrong &= ~self.masks[path]
-        if tolerance is not None and want.numel():
+        if (tolerance is not None or path in self.bounds) and want.numel():
             error = (got.double() - want.double()).abs()
             if path in self.masks:
                 error = error.masked_fill(self.masks[path], 0.0)

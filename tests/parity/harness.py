@@ -26,6 +26,7 @@ import torch
 from compare import Comparison, State, walk, walk_call
 from nosync import no_sync
 from placing import DEVICE, home, place
+from rounding import Bound, bounds
 
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 BACKENDS = {"torch": "launchers", "reference": "reference"}
@@ -43,6 +44,7 @@ class Case:
     ignore: from upstream's final state to path -> boolean mask, True where a tensor is not compared (entries
         that upstream leaves uninitialised).
     tolerance: path pattern -> (rtol, atol); everything else is compared bit by bit, NaN equal to NaN.
+    rounding: path -> how far each element may be from upstream's on a device that is no CPU (rounding.py says why).
     skip: path patterns (fnmatch; a match covers what lies below it) that are not compared at all: raw
         addresses, staging buffers that only upstream uses.
     raises: the error that upstream raises and the fork must raise too.
@@ -52,6 +54,7 @@ class Case:
     make: Make
     ignore: Callable[[State], dict[str, torch.Tensor]] | None = None
     tolerance: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rounding: Mapping[str, Bound] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
     raises: type[BaseException] | None = None
 
@@ -235,6 +238,12 @@ def run_upstream(site: Site, case: Case) -> Run:
     return _run(site.upstream(), case)
 
 
+def comparison_of(case: Case, want: Run) -> Comparison:
+    """A comparison with upstream's run of a case, as exact as the case says."""
+    masks = case.ignore(want.state) if case.ignore else None
+    return Comparison(case.skip, case.tolerance, masks, bounds(case.rounding, want.before, want.state, DEVICE))
+
+
 def check(site: Site, case: Case, backend: str) -> Report:
     """Run upstream and the fork on equal inputs. Raises Mismatch, or HostSync for the torch backend."""
     allow = site.allow if backend == "torch" else None
@@ -253,7 +262,7 @@ def compare(site: Site, case: Case, label: str, want: Run, function: Any, allow:
     inputs.states(want.before, got.before)
     if inputs.problems:
         raise Mismatch(f"{case.name}: make() is not repeatable\n  " + "\n  ".join(inputs.problems))
-    comparison = Comparison(case.skip, case.tolerance, case.ignore(want.state) if case.ignore else None)
+    comparison = comparison_of(case, want)
     comparison.states(want.state, got.state)
     comparison.addresses(want.addresses, got.addresses)
     comparison.results(want.state, got.state)

@@ -108,6 +108,11 @@ def _is_host(name: str) -> bool:
     return any(part in _HOST_NAMES for part in name.split("_"))
 
 
+def stays(path: str, x: torch.Tensor) -> bool:
+    """Whether a tensor lies on the host: where it lies elsewhere than on the device, or (on a CPU) by its name."""
+    return x.device.type != DEVICE.type or _is_host(path.rpartition(".")[2].partition("[")[0])
+
+
 def _translated(address: int, ranges: list[tuple[int, int, int]]) -> int:
     for old, size, new in ranges:
         if old <= address < old + size:

@@ -8,6 +8,7 @@ knows nothing of Python.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from typing import Any, Protocol
 
 import harness
 import torch
-from compare import Comparison, State, _matches, walk, walk_call
+from compare import State, _matches, walk, walk_call
 from harness import Case, Site
 from nosync import HostSync, no_sync
-from placing import DEVICE, home, place
+from placing import DEVICE, home, place, stays
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,6 +35,7 @@ ON_THE_HOST: Mapping[str, str] = {
     "spec_decode_rejection_sampler:_get_logprobs_tensors": "how many logits each request has, from the host",
 }
 
+NOT_ALIKE = " (the host's data differ)"
 OK, DIFFERS, NO_CAPTURE, NO_PAIR = "ok", "differs", "cannot be captured", "no two inputs of one shape"
 
 
@@ -100,6 +102,10 @@ class Pair:
     second: Case
     host_alike: bool
     changed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.first.name} -> {self.second.name}{'' if self.host_alike else NOT_ALIKE}"
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ def _put(source: State, target: State, skip: tuple[str, ...]) -> None:
     """Copy the tensors of one call into those of another; addresses (nobody compares them) and the host's stay."""
     done: set[int] = set()
     for path, x in target.items():
-        if not isinstance(x, torch.Tensor) or x.device.type != DEVICE.type or _matches(path, skip):
+        if not isinstance(x, torch.Tensor) or stays(path, x) or _matches(path, skip):
             continue
         storage = x.untyped_storage()
         if storage.nbytes() and storage.data_ptr() not in done:
@@ -202,33 +208,42 @@ def replayed(site: Site, pair: Pair, function: Callable[..., Any], capture: Capt
     _put(walk_call(*place(*pair.second.make())), state, pair.second.skip)
     capture.replay()
     walk("ret", result, state)
+    on_host = {path for path, value in state.items() if isinstance(value, torch.Tensor) and stays(path, value)}
     got = home(state)
     case = pair.second
-    comparison = Comparison(case.skip, case.tolerance, case.ignore(want.state) if case.ignore else None)
+    comparison = harness.comparison_of(case, want)
     tensors = {path for path, value in want.state.items() if isinstance(value, torch.Tensor)}
     shared = tensors & {path for path, value in got.items() if isinstance(value, torch.Tensor)}
     if missing := sorted(p for p in tensors - shared if not _matches(p, case.skip)):
         return [f"not a tensor: {', '.join(missing)}"]
+    earlier = harness.run_upstream(site, pair.first).state if on_host else State()
+    for path in shared & on_host:
+        # The device has not written here: it holds what it held, or the second input where the device sees it too.
+        if isinstance(earlier.get(path), torch.Tensor) and torch.equal(earlier[path], got[path]):
+            shared.discard(path)
     comparison.states(State({p: want.state[p] for p in shared}), State({p: got[p] for p in shared}))
     return comparison.problems
 
 
 def check(site: Site, backend: str, count: int = 3, draws: int = 2000) -> list[Verdict]:
     """All pairs of a site; a site whose cases are named ones only has no two of one shape."""
+    return [verdict() for _, verdict in units(site, backend, count, draws)]
+
+
+def units(site: Site, backend: str, count: int = 3, draws: int = 2000) -> list[tuple[str, Callable[[], Verdict]]]:
+    """The same as `check`, each pair with its name, to be run one by one."""
     if site.sample is None:
         return []
     function = harness.implementation(site.launcher, backend)
     why_host = ON_THE_HOST.get(site.launcher, "")
     found = pairs(site, count, draws)
     if not found:
-        return [Verdict(site.launcher, backend, NO_PAIR, why=why_host)]
-    return [_verdict(site, backend, pair, function, why_host) for pair in found]
+        return [("", lambda: Verdict(site.launcher, backend, NO_PAIR, why=why_host))]
+    return [(pair.name, functools.partial(_verdict, site, backend, pair, function, why_host)) for pair in found]
 
 
 def _verdict(site: Site, backend: str, pair: Pair, function: Callable[..., Any], why_host: str) -> Verdict:
-    name = f"{pair.first.name} -> {pair.second.name}"
-    if not pair.host_alike:
-        name += " (the host's data differ)"
+    name = pair.name
     try:
         if DEVICE.type == "cpu":
             args, kwargs = pair.first.make()

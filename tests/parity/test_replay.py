@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import random
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +83,8 @@ def test_place_keeps_what_shares_memory_and_translates_addresses() -> None:
     owner = SimpleNamespace(
         table=wide[1:3, 2:5],
         pointers=torch.tensor([wide.data_ptr() + 16, 12345], dtype=torch.uint64),
+        signed=torch.tensor([-1, wide.data_ptr() + 8]),
+        cache=weakref.ref(wide),
         rows_cpu=torch.ones(2),
         device=torch.device("cpu"),
         host=np.arange(3),
@@ -93,6 +98,10 @@ def test_place_keeps_what_shares_memory_and_translates_addresses() -> None:
     assert kwargs["pair"][0].data_ptr() == moved.data_ptr()
     assert kwargs["pair"][1][0].data_ptr() == moved[3].data_ptr()
     assert placed.pointers.tolist() == [moved.data_ptr() + 16, 12345]
+    assert placed.signed.tolist() == [-1, moved.data_ptr() + 8]
+    # Whoever holds the tensor keeps the reference alive.
+    del wide, given
+    assert placed.cache() is moved
     assert placed.rows_cpu is rows and placed.host is host
 
 
@@ -107,3 +116,24 @@ def test_what_is_placed_computes_the_same(site: Site, monkeypatch: pytest.Monkey
     monkeypatch.setattr(harness, "place", lambda args, kwargs: place(args, kwargs, torch.device("cpu"), spoil=0x5B))
     for case in [c for c in harness.all_cases(site) if c.raises is None][:6]:
         harness.check(site, case, "torch")
+
+
+def test_what_the_host_holds_is_that_of_the_captured_input() -> None:
+    """Of the pair only the device's tensors change; what a launcher writes to the host, it writes while captured."""
+
+    def make(rows: list[int]) -> Any:
+        owner = SimpleNamespace(delta_cpu=torch.tensor(rows), out=torch.zeros(3))
+        return lambda: copy.deepcopy(((owner, torch.tensor(rows)), {}))
+
+    def doubled(owner: Any, rows: torch.Tensor) -> None:
+        owner.out.copy_(rows * 2)
+
+    def scribbled(owner: Any, rows: torch.Tensor) -> None:
+        doubled(owner, rows)
+        owner.delta_cpu.add_(1)
+
+    site = dataclasses.replace(_site(), upstream=lambda: doubled)
+    pair = replay.Pair(Case("one", make([1, 2, 3])), Case("other", make([4, 2, 0])), host_alike=True, changed=1)
+    assert replay.replayed(site, pair, doubled, replay.Recording()) == []
+    (problem,) = replay.replayed(site, pair, scribbled, replay.Recording())
+    assert problem.startswith("arg0.delta_cpu:")

@@ -152,6 +152,8 @@ def slots_cases(rng: random.Random) -> Iterator[Case]:
     yield _slots("query_start_loc_padded", [2, 1, 3], idx=idx32, qsl_pad=3, padded=8, stale=2)
     yield _slots("empty_batch", [], idx=idx32[:0], padded=4, stale=4)
     yield _slots("full_buffer", [20, 15, 5], idx=idx32, computed=[0, 0, 0])
+    # To be replayed on what was captured with the other.
+    yield _slots("full_buffer_of_other_rows", [5, 14, 21], idx=idx32.flip(0) + 1, computed=[7, 40, 1])
     yield _slots(
         "kernel_blocks_split_manager_blocks",
         [5, 1, 3],

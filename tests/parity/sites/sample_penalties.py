@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sites 24 and 25: penalties and their statistics. Compared bit by bit.
 
-On a GPU upstream's compiler may fuse `logits - penalty * count` into one rounding; the interpreter does not.
+On a GPU upstream's compiler approximates `1 / penalty` and fuses `logits - penalty * count` into one rounding
+(rounding.py); the interpreter does neither.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from harness import N_RANDOM, Case, Site, floats, fresh, ints, original, poison
+from rounding import penalised
 
 MODULE = "vllm.v1.worker.gpu.sample.penalties"
 
@@ -42,7 +44,8 @@ def _penalties(
         home[:, 4 : 4 + vocab], homes[:, 1 : 1 + bits.shape[1]] = counts, bits
         counts, bits = home[:, 4 : 4 + vocab], homes[:, 1 : 1 + bits.shape[1]]
     by_kind = (torch.tensor(column) for column in zip(*penalties, strict=True))
-    return Case(name, fresh(logits, idx, drafted, _local(lens), *by_kind, bits, counts))
+    make = fresh(logits, idx, drafted, _local(lens), *by_kind, bits, counts)
+    return Case(name, make, rounding={"arg0": penalised})
 
 
 def penalties_sample(rng: random.Random, name: str = "drawn") -> Case:
