@@ -32,7 +32,9 @@ def other(tmp_path: Path) -> Content:
 def test_the_list_is_true(content: Content) -> None:
     """Every old text is in its file exactly once, and every new one is Python."""
     for version in content.versions():
-        faults.check(faults.load(content), faults.package(content, version))
+        found = [fault for fault in faults.load(content) if fault.fits(version)]
+        assert len(found) >= 60
+        faults.check(found, faults.package(content, version))
 
 
 def test_the_list_has_what_was_promised(content: Content) -> None:
@@ -70,6 +72,7 @@ def test_every_name_of_a_test_is_one(content: Content) -> None:
     ("old", "new", "problem"),
     [
         ('kind = "dtype"', 'kind = "type"', "kind 'type'"),
+        ('new = "two"', 'new = "two"\nsince = "last"', "since is not a version"),
         ('tests = ["x"]', "tests = []", "tests is not a list of names"),
         ('new = "two"', 'new = "one"', "old and new are the same"),
         ('new = "two"', "", "no new"),
@@ -115,6 +118,17 @@ def test_a_fault_that_is_no_python_or_has_no_file(tmp_path: Path) -> None:
         faults.check([broken, nowhere], {"x.py": tmp_path / "x.py"})
     assert "no Python" in e.value.details[0]
     assert e.value.details[1] == "b: there is no y.py"
+
+
+def test_a_fault_of_some_pins() -> None:
+    def fits(since: str | None, before: str | None) -> list[bool]:
+        fault = Fault("a", "dtype", "x.py", "one", "two", ("x",), since=since, before=before)
+        return [fault.fits(version) for version in ("0.9.0", "0.26.0", "0.100.0")]
+
+    assert fits(None, None) == [True, True, True]
+    assert fits("0.26.0", None) == [False, True, True]
+    assert fits(None, "0.26.0") == [True, False, False]
+    assert fits("0.10.0", "0.100.0") == [False, True, False]
 
 
 def test_a_copy_has_one_fault_and_the_original_none(tmp_path: Path) -> None:

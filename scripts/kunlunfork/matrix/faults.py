@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from kunlunfork import overlay
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -45,7 +47,7 @@ KINDS = (
 @dataclass(frozen=True)
 class Fault:
     """One fault. `file` is relative to the package; `tests` as `tests/parity/faults_server.py` takes them; `bug`: the
-    public fork's bug that it repeats."""
+    public fork's bug that it repeats; `since`, `before`: the pins that have this text, where not all do."""
 
     name: str
     kind: str
@@ -54,6 +56,15 @@ class Fault:
     new: str
     tests: tuple[str, ...]
     bug: str | None = None
+    since: str | None = None
+    before: str | None = None
+
+    def fits(self, version: str) -> bool:
+        """Whether it is meant for a pin."""
+        pin = Version(version)
+        return (self.since is None or pin >= Version(self.since)) and (
+            self.before is None or pin < Version(self.before)
+        )
 
 
 def load(content: Content) -> tuple[Fault, ...]:
@@ -89,7 +100,7 @@ def _wrong(entry: Mapping[str, object]) -> str | None:
     known = {f.name for f in fields(Fault)}
     if unknown := sorted(entry.keys() - known):
         return f"unknown field {', '.join(unknown)}"
-    if missing := sorted(known - {"bug"} - entry.keys()):
+    if missing := sorted(known - {"bug", "since", "before"} - entry.keys()):
         return f"no {', '.join(missing)}"
     tests = entry["tests"]
     if not isinstance(tests, list) or not tests or not all(isinstance(t, str) for t in tests):
@@ -98,9 +109,20 @@ def _wrong(entry: Mapping[str, object]) -> str | None:
         return "a field is not text"
     if entry["kind"] not in KINDS:
         return f"kind {entry['kind']!r}, expected one of {', '.join(KINDS)}"
+    for name in ("since", "before"):
+        if not _is_version(entry.get(name, "0")):
+            return f"{name} is not a version"
     if entry["old"] == entry["new"]:
         return "old and new are the same"
     return None
+
+
+def _is_version(text: object) -> bool:
+    try:
+        Version(str(text))
+    except InvalidVersion:
+        return False
+    return True
 
 
 def package(content: Content, version: str) -> dict[str, Path]:

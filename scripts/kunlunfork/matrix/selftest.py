@@ -64,7 +64,7 @@ def run(
     """
     pin = content.pin(version)
     files = faults.package(content, pin.version)
-    listed = faults.load(content)
+    listed = [fault for fault in faults.load(content) if fault.fits(pin.version)]
     faults.check(listed, files)
     chosen = [f for f in listed if expression is None or expression in f"{f.name} {f.file} {f.kind} {f.bug}"]
     if not chosen:
