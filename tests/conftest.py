@@ -94,6 +94,13 @@ def base(store: Store, content: Content, user_cache: Cache) -> Base:
 
 
 @pytest.fixture(scope="session")
+def bases(store: Store, content: Content, user_cache: Cache) -> dict[str, Base]:
+    """The releases of all pins, in the store."""
+    settings = Settings(user_cache, None, False, Silent())
+    return {version: release(content.pin(version), store, settings) for version in content.versions()}
+
+
+@pytest.fixture(scope="session")
 def sdist(base: Base, content: Content, user_cache: Cache) -> Path:
     return user_cache.downloads / content.pin(VERSION).sdist_name
 
@@ -122,7 +129,7 @@ def tree(tmp_path: Path, upstream: Upstream) -> Path:
 def small_content(tmp_path: Path) -> Content:
     """The real series with a small overlay, in a folder that a test may change."""
     root = tmp_path / "content"
-    shutil.copytree(REPO / "patches", root / "patches")
+    shutil.copytree(REPO / "patches" / VERSION, root / "patches" / VERSION)
     folder = root / "overlay" / VERSION / "vllm" / "v1" / "worker" / "gpu"
     (folder / "kunlun").mkdir(parents=True)
     (folder / "kunlun" / "__init__.py").write_bytes(b"# overlay\n")

@@ -22,7 +22,7 @@ from kunlunfork.store import Base, Store
 @pytest.fixture
 def exported(content: Content, base: Base, user_cache: Cache, tmp_path: Path) -> Path:
     file = tmp_path / "vllm.kfcache"
-    cachework.export(content, (), file, Settings(user_cache, None, True, Silent()))
+    cachework.export(content, (VERSION,), file, Settings(user_cache, None, True, Silent()))
     return file
 
 

@@ -231,7 +231,7 @@ def test_switches_that_others_imply_are_left_to_them(given: dict[str, str], off:
     }  # fmt: skip
 
 
-def test_lint_of_this_repository(base: Base) -> None:
+def test_lint_of_this_repository(bases: dict[str, Base]) -> None:
     code, body = as_json("lint", "--repo", REPO)
     assert body["result"]["findings"] == []
     assert code == 0
@@ -252,6 +252,6 @@ def test_cache_verbs(base: Base, tmp_path: Path) -> None:
     assert code == 0
     assert VERSION in [b["version"] for b in body["result"]["bases"]]
     assert body["command"] == "cache ls"
-    assert as_json("cache", "export", tmp_path / "x", "--offline", "--repo", REPO)[0] == 0
+    assert as_json("cache", "export", tmp_path / "x", "--vllm", VERSION, "--offline", "--repo", REPO)[0] == 0
     assert as_json("cache", "import", tmp_path / "x", "--repo", REPO)[1]["result"]["versions"] == [VERSION]
     assert as_json("cache", "prune", "--dry-run", "--repo", REPO)[0] == 0

@@ -21,6 +21,9 @@ from support import REPO, VERSION
 from test_cli import as_json
 
 from kunlunfork import cli, completion
+from kunlunfork.content import Content
+
+PINS = Content(REPO, clone=True).versions()
 
 START = {
     "bash": ["bash", "--norc", "--noprofile", "-i"],
@@ -134,7 +137,7 @@ def test_what_is_offered(environ: dict[str, str], tmp_path: Path) -> None:
     assert ask(environ, tmp_path, "kunlunfork", "") == [f"plain,{verb}" for verb in cli.VERBS]
     assert "plain,--help" in ask(environ, tmp_path, "kunlunfork", "-")
     assert ask(environ, tmp_path, "kunlunfork", "verify", "") == ["dir,"]
-    assert ask(environ, tmp_path, "kunlunfork", "cache", "export", "--vllm", "") == [f"plain,{VERSION}"]
+    assert ask(environ, tmp_path, "kunlunfork", "cache", "export", "--vllm", "") == [f"plain,{pin}" for pin in PINS]
     # Not an error in the middle of a line.
     ask(environ, tmp_path, "kunlunfork", "no-such", "")
 
@@ -162,7 +165,7 @@ def test_every_release_and_tree_is_completed(verb: str, monkeypatch: pytest.Monk
         for name, param in _parameters(command):
             offered = [(i.type, i.value) for i in param.shell_complete(click.Context(command), "")]
             if "--vllm" in param.opts:
-                assert offered == [("plain", VERSION)], name
+                assert offered == [("plain", pin) for pin in PINS], name
             elif param.name == "tree":
                 assert offered == [("dir", "")], name
     finally:

@@ -86,6 +86,12 @@ class Engines:
         return self._once(name, "config.py", {"models": str(self.models), "cases": cases}, True, {})
 
     @property
+    def version(self) -> str:
+        """The tree's vLLM, without a local label."""
+        (info,) = self.tree.glob("vllm*.dist-info")
+        return info.name.removesuffix(".dist-info").partition("-")[2].partition("+")[0]
+
+    @property
     def models(self) -> Path:
         folder = self.work / "models"
         if not folder.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jobs
 import pytest
+from test_engine_drafts import by_rows
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,9 @@ def test_new_blocks_are_zeroed_and_nothing_else_is(engines, said, engine, call):
         assert any(dirty for dirty, _ in zeroed)
 
 
-def test_drafts_of_split_blocks(said, interpreter):
+def test_drafts_of_split_blocks(engines, said, interpreter):
     """Upstream 0.25.1 takes the manager's block size for tables of kernel blocks, and slots behind the cache's end."""
     expected = interpreter["drafts: dense"]
-    assert said["split"]["drafts"] == expected["drafts"]
+    assert by_rows(said["split"]["drafts"], engines) == by_rows(expected["drafts"], engines)
     for name, call in expected["calls"].items():
         assert said["split"]["calls"][name]["tokens"] == call["tokens"]

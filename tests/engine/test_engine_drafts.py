@@ -48,6 +48,14 @@ def counted(call):
     return {ours: call["metrics"][theirs] for ours, theirs in names.items()}
 
 
+def by_rows(drafts, engines):
+    """Of each step the rows, in no order but in the release that the fixture is of.
+
+    Upstream 0.26.0 puts other requests first in a batch; recorded there, the fixture differs in this alone.
+    """
+    return drafts if engines.version == "0.25.1" else [sorted(step) for step in drafts]
+
+
 @pytest.mark.parametrize("draft", TABLES)
 def test_acceptance_is_that_of_the_construction(drafts, draft):
     call = drafts[draft]["calls"]["greedy"]
@@ -64,10 +72,10 @@ def test_the_constructions_differ():
 
 
 @pytest.mark.parametrize("engine", ["half", "dense"])
-def test_the_drafts_are_the_interpreters(drafts, interpreter, engine):
+def test_the_drafts_are_the_interpreters(engines, drafts, interpreter, engine):
     """Every draft of every step; the dense ones show each position and cache slot that the draft model saw."""
     expected = interpreter[f"drafts: {engine}"]
-    assert drafts[engine]["drafts"] == expected["drafts"]
+    assert by_rows(drafts[engine]["drafts"], engines) == by_rows(expected["drafts"], engines)
     for name, call in expected["calls"].items():
         said = drafts[engine]["calls"][name]
         assert (said["tokens"], said["metrics"]) == (call["tokens"], call["metrics"])
@@ -96,7 +104,7 @@ def test_the_conditions_of_these_cases_hold(woven):
 
 
 OPTIONS = [c["name"] for c in jobs.speculative_features({})[0]["calls"]]
-# Upstream 0.25.1 compares drafted tokens with the word one place off.
+# Upstream compares drafted tokens with the word one place off, in all releases before 0.28.0.
 BUG = "bad word behind three"
 
 

@@ -125,10 +125,10 @@ def test_drafts_were_accepted(server):
     assert accepted and float(accepted[0].split()[-1]) > 0
 
 
-def test_the_server_says_which_fork_it_is(server):
+def test_the_server_says_which_fork_it_is(server, engines):
     status, body = server.get("/version")
     assert status == 200
-    assert json.loads(body)["kunlunfork"]["pin"] == "0.25.1"
+    assert json.loads(body)["kunlunfork"]["pin"] == engines.version
 
 
 def test_clients_that_vanish_disturb_nobody(server):

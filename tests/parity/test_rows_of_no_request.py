@@ -10,7 +10,7 @@ from typing import Any
 import harness
 import pytest
 import torch
-from sites import mamba_hybrid, spec_decode_dflash
+from sites import mamba_hybrid, sample_logprob, spec_decode_dflash
 
 both = pytest.mark.parametrize("backend", ["torch", "reference"])
 STATE = ("_mamba_state_idx_gpu", "_mamba_src_col_gpu", "_mamba_src_off_gpu", "num_accepted_tokens_gpu")
@@ -42,7 +42,7 @@ def test_b7_a_row_of_no_request_has_no_list_of_logprobs(backend: str) -> None:
         token_ids=SimpleNamespace(gpu=torch.tensor([[2, 0], [0, 0]], dtype=torch.int32)),
     )
     rows = torch.tensor([-1, 1], dtype=torch.int32)
-    function = harness.implementation("sample_logprob:compute_topk_logprobs", backend)
+    function = harness.implementation(f"sample_logprob:{sample_logprob.TOPK}", backend)
     result = function(logits, 2, torch.tensor([3, 3]), None, lists, rows, 2)
     assert result.logprob_token_ids[:, :2].tolist() == [[3, 1], [3, 0]]
     assert result.logprob_token_ids[0].tolist() == [3, 1, 3]

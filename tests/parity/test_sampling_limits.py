@@ -13,6 +13,7 @@ import harness
 import numpy as np
 import pytest
 import torch
+from sites import sample_logprob
 from torch.utils._python_dispatch import TorchDispatchMode
 
 INF = float("inf")
@@ -276,7 +277,7 @@ def _big_calls() -> dict[str, Callable[[], tuple[Any, ...]]]:
         "sample_gumbel:gumbel_sample_greedy": lambda: sample(False, False),
         "sample_min_p:apply_min_p": lambda: (logits(), idx, torch.tensor([0.1])),
         "sample_logprob:compute_token_logprobs": lambda: (logits(), idx.unsqueeze(1)),
-        "sample_logprob:compute_topk_logprobs": lambda: (logits(), 3, idx),
+        f"sample_logprob:{sample_logprob.TOPK}": lambda: (logits(), 3, idx),
         "sample_penalties:apply_penalties": lambda: (logits(), idx, zeros, zeros, *penalties, bits, counts),
     }
 

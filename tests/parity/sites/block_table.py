@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from harness import N_RANDOM, Case, Site, cumulative, original, poison
+from harness import N_RANDOM, PIN, Case, Site, cumulative, original, poison
 
 MODULE = "vllm.v1.worker.gpu.block_table"
 # Raw addresses differ from run to run; the writers' pools are upstream's own staging.
@@ -17,7 +17,10 @@ SKIP = (
     "arg0.block_tables[*].write_*",
     "arg0.fused_writer",
     "arg0.num_blocks.pool",
+    "kw.out_ptrs",
 )
+# Since 0.26.0 the caller may name another target.
+TARGETS = PIN >= (0, 26)
 
 
 def _tables(
@@ -47,13 +50,20 @@ def _gather(
     num_blocks: Sequence[Sequence[int]],
     widths: Sequence[int],
     max_reqs: int = 6,
+    target_rows: int | None = None,
 ) -> Case:
+    """target_rows: of tables of the caller's own to gather into."""
+
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
         sizes = [16] * len(widths)
         tables = _tables(max_reqs, 32, sizes, sizes, widths)
         tables.num_blocks.np[:] = num_blocks
         tables.num_blocks.copy_to_uva()
-        return (tables, idx.clone(), padded), {}
+        kwargs: dict[str, Any] = {}
+        if target_rows is not None:
+            kwargs["out"] = tuple(poison(target_rows, table.shape[1]) for table in tables.input_block_tables)
+            kwargs["out_ptrs"] = torch.tensor([table.data_ptr() for table in kwargs["out"]], dtype=torch.uint64)
+        return (tables, idx.clone(), padded), kwargs
 
     return Case(name, make, skip=SKIP)
 
@@ -68,7 +78,8 @@ def gather_sample(rng: random.Random, name: str = "drawn") -> Case:
     n = rng.randrange(0, max_reqs + 1)
     padded = rng.randrange(max(n, 1), max_reqs + 1)
     num_blocks = [[rng.randrange(0, w + 1) for _ in range(max_reqs)] for w in widths]
-    return _gather(name, _idx(rng, max_reqs, n), padded, num_blocks, widths, max_reqs)
+    rows = padded + rng.randrange(3) if TARGETS and rng.random() < 0.3 else None
+    return _gather(name, _idx(rng, max_reqs, n), padded, num_blocks, widths, max_reqs, rows)
 
 
 def gather_cases(rng: random.Random) -> Iterator[Case]:
@@ -82,6 +93,8 @@ def gather_cases(rng: random.Random) -> Iterator[Case]:
     yield _gather("empty_batch_padded", idx[:0], 2, some, [5])
     yield _gather("wider_than_a_triton_block", idx, 2, [[0, 1100, 0, 0, 0, 1500]], [1500])
     yield _gather("no_blocks_at_all", idx, 2, [[0] * 6], [5])
+    if TARGETS:
+        yield _gather("into_tables_of_the_caller", idx, 4, [some[0], [1, 2, 0, 0, 0, 7]], [5, 7], target_rows=9)
     for i in range(N_RANDOM):
         yield gather_sample(rng, f"random{i}")
 
@@ -100,8 +113,12 @@ def _slots(
     stale: int = 0,
     qsl_pad: int = 0,
     cp: tuple[int, int, int] = (1, 0, 1),
+    target: int | None = None,
 ) -> Case:
-    """Rows of `lens` tokens that follow `computed` ones; `stale` garbage positions behind the last token."""
+    """Rows of `lens` tokens that follow `computed` ones; `stale` garbage positions behind the last token.
+
+    target: entries of a buffer of the caller's own.
+    """
     total = sum(lens)
     starts = list(computed or [3 * i for i in range(len(lens))])
     positions = poison(total + stale, dtype=torch.int64)
@@ -114,7 +131,8 @@ def _slots(
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
         tables = _tables(6, max_tokens, manager or kernel, kernel, blocks, cp)
         end = total if padded is None else padded
-        return (tables, idx.clone(), qsl.clone(), positions.clone(), end), {}
+        kwargs = {} if target is None else {"out": poison(len(kernel), target, dtype=torch.int64)}
+        return (tables, idx.clone(), qsl.clone(), positions.clone(), end), kwargs
 
     return Case(name, make, skip=SKIP)
 
@@ -139,6 +157,7 @@ def slots_sample(rng: random.Random, name: str = "drawn") -> Case:
         stale=rng.randrange(0, 41 - total),
         qsl_pad=rng.randrange(0, 3),
         cp=(size, rng.randrange(size), rng.choice([1, 2])),
+        target=rng.randrange(total, 60) if TARGETS and rng.random() < 0.3 else None,
     )
 
 
@@ -164,6 +183,9 @@ def slots_cases(rng: random.Random) -> Iterator[Case]:
     )
     yield _slots("a_row_at_max_model_len", [1, 4, 1], idx=idx32, computed=[63, 60, 0])
     yield _slots("longer_than_a_triton_block", [1, 1100], idx=idx32[:2], blocks=[300], max_tokens=1200)
+    if TARGETS:
+        for width in (9, 70):
+            yield _slots(f"into_a_buffer_of_{width}", [5, 1, 3], idx=idx32, padded=9, stale=31, target=width)
     for size, interleave in ((2, 1), (2, 4), (4, 2), (3, 1)):
         for rank in range(size):
             yield _slots(

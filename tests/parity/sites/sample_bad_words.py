@@ -117,6 +117,8 @@ def cases(rng: random.Random) -> Iterator[Case]:
         one,
         model_len=64,
     )
+    half = floats(rng, 1, 30, dtype=torch.bfloat16)
+    yield _case("bfloat16", [[[7, 8, 9], [8, 7, 6], [7, 8]]], [[7, 8]], [0], one, logits=half)
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 

@@ -59,6 +59,8 @@ def temperature_cases(rng: random.Random) -> Iterator[Case]:
     yield _temperature("rows_apart_permuted_and_repeated", _wide(floats(rng, 5, 33)), mixed, [0.0, 1.0, 0.3, 2.0])
     two = torch.tensor([1, 0])
     yield _temperature("more_than_one_block_of_8192", floats(rng, 2, 8200), two, [0.9, 1.3])
+    half = floats(rng, 3, 70, dtype=torch.float16)
+    yield _temperature("float16", half, torch.tensor([1, 0, 2]), [0.7, 1.3, 0.0])
     for i in range(N_RANDOM):
         yield temperature_sample(rng, f"random{i}")
 

@@ -108,6 +108,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield _case("more_than_one_block_of_8192", wide, [0, 1], [1, 1], allowed=[[8999, 0], []], bias=[{8998: 1.0}] * 2)
     real = [x.clone(), rows, pos]
     yield _case("lists_as_long_as_upstream_has_them", *real, widths=(1024, 1024, 128), min_lens=edge, **every)  # type: ignore[arg-type]
+    yield _case("float16", x.half(), rows, pos, min_lens=[7, 7, 99], **every)  # type: ignore[arg-type]
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 

@@ -13,11 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from harness import N_RANDOM, Case, Site, floats, fresh, ints, original, poison
+from harness import N_RANDOM, PIN, Case, Site, floats, fresh, ints, original, poison
 
 MODULE = "vllm.v1.worker.gpu.sample.logprob"
 INF = float("inf")
 CLOSE = (1e-6, 4e-6)
+# Since 0.26.0 it can give logits too, and says so by its name.
+LOGITS_MODE = PIN >= (0, 26)
+TOPK = "compute_topk_scores" if LOGITS_MODE else "compute_topk_logprobs"
 
 
 def _chosen(name: str, logits: torch.Tensor, tokens: torch.Tensor) -> Case:
@@ -75,15 +78,16 @@ def _topk(
     width: int = 128,
     cu: list[int] | None = None,
     most: int | None = None,
+    logits_mode: bool = False,
 ) -> Case:
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {"logits_mode": True} if logits_mode else {}
     if lists is not None:
-        kwargs = {
+        kwargs |= {
             "logprob_token_ids_state": _state(lists, width),
             "expanded_idx_mapping": idx,
             "max_per_req_token_ids": max(map(len, lists)) if most is None else most,
         }
-    return Case(name, fresh(logits, k, sampled, cu, **kwargs), tolerance={"ret[1]": CLOSE})
+    return Case(name, fresh(logits, k, sampled, cu, **kwargs), tolerance={} if logits_mode else {"ret[1]": CLOSE})
 
 
 def topk_sample(rng: random.Random, name: str = "drawn") -> Case:
@@ -92,7 +96,8 @@ def topk_sample(rng: random.Random, name: str = "drawn") -> Case:
     idx = ints(rng, n, low=0, high=states, dtype=rng.choice([torch.int32, torch.int64]))
     lists = [rng.sample(range(vocab), rng.choice([0, 1, rng.randrange(1, 20)])) for _ in range(states)]
     custom = any(lists) and rng.random() < 0.6
-    return _topk(name, floats(rng, n, vocab), rng.choice([0, 1, 5]), sampled, lists=lists if custom else None, idx=idx)
+    k, mode = rng.choice([0, 1, 5]), LOGITS_MODE and rng.random() < 0.3
+    return _topk(name, floats(rng, n, vocab), k, sampled, lists=lists if custom else None, idx=idx, logits_mode=mode)
 
 
 def topk_cases(rng: random.Random) -> Iterator[Case]:
@@ -121,6 +126,13 @@ def topk_cases(rng: random.Random) -> Iterator[Case]:
     yield _topk("nobody_in_the_batch_has_a_list", x, 2, sampled, lists=[[1], [], []], idx=torch.tensor([1, 2, 1, 1]))
     yield _topk("int32_sampled_tokens_and_lists", x, 2, sampled.int(), lists=lists, idx=idx)
     yield _topk("full_list", x, 1, sampled, lists=[list(range(100, 228)), [], [0]], idx=idx)
+    yield _topk("float16", x.half(), 5, sampled, lists=lists, idx=idx)
+    if LOGITS_MODE:
+        yield _topk("logits_sampled_only", x, 0, sampled, logits_mode=True)
+        yield _topk("logits_top_five", x, 5, sampled.int(), cu=[0, 2, 3, 4], logits_mode=True)
+        yield _topk("logits_of_lists", x, 2, sampled, lists=lists, idx=idx, logits_mode=True)
+        yield _topk("logits_float16", x.half(), 2, sampled, logits_mode=True)
+        yield _topk("logits_minus_inf", bare, 3, torch.tensor([0, 200]), logits_mode=True)
     for i in range(N_RANDOM):
         yield topk_sample(rng, f"random{i}")
 
@@ -135,8 +147,8 @@ SITES = (
     ),
     Site(
         (21, 22),
-        lambda: original(MODULE, "compute_topk_logprobs"),
-        "sample_logprob:compute_topk_logprobs",
+        lambda: original(MODULE, TOPK),
+        f"sample_logprob:{TOPK}",
         topk_cases,
         topk_sample,
     ),

@@ -53,6 +53,8 @@ def cases(rng: random.Random) -> Iterator[Case]:
     home = poison(3, 60, dtype=torch.float32)
     home[:, 10:50] = _clear_of(floats(rng, 3, 40), [0.05, 0.2])
     yield _case("rows_apart", home[:, 10:50], [1, 0, 1], [0.05, 0.2])
+    half = _clear_of(floats(rng, 3, 300), [0.0501, 0.2003]).half()
+    yield _case("float16", half, [1, 0, 2], [0.0501, 0.2003, 1.0])
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 

@@ -98,6 +98,8 @@ def penalties_cases(rng: random.Random) -> Iterator[Case]:
     home = poison(3, 130, dtype=torch.float32)
     home[:, 20:120] = x[:3]
     yield _penalties("logits_rows_apart", rng, home[:, 20:120], [1, 0, 2], [1, 1, 1], [some, off, some])
+    half = x.half()
+    yield _penalties("float16", rng, half, [1, 0], [4, 2], [some, (0.8, 0.0, 1.0)], tokens=[9, 5, 5, 6, 7, 5])
     for i in range(N_RANDOM):
         yield penalties_sample(rng, f"random{i}")
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from harness import N_RANDOM, Case, Site, cumulative, floats, fresh, ints, original, poison
+from harness import N_RANDOM, PIN, Case, Site, cumulative, floats, fresh, ints, original, poison
 
 MODULE = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 # The sum of exponentials is taken in another order.
@@ -34,8 +34,9 @@ def _case(
     steps: int = 4,
     vocab: int = 50,
     num_logprobs: int = 3,
+    mode: str = "raw_logprobs",
 ) -> Case:
-    """drafts: draft tokens a request; taken: tokens it sampled, at most one more."""
+    """drafts: draft tokens a request; taken: tokens it sampled, at most one more. mode: of logprobs (0.26.0)."""
     n, rows = len(drafts), sum(d + 1 for d in drafts)
     sampled = poison(n, steps + 1, dtype=torch.int64)
     for row, count in enumerate(taken):
@@ -47,7 +48,7 @@ def _case(
         cu_num_logits=cu_num_logits,
         cu_num_logits_np=cu_num_logits.numpy().copy(),
     )
-    self = SimpleNamespace(sampler=SimpleNamespace(sampling_states=Logprobs(num_logprobs)))
+    self = SimpleNamespace(sampler=SimpleNamespace(sampling_states=Logprobs(num_logprobs), logprobs_mode=mode))
     return Case(
         name,
         fresh(self, batch, sampled, torch.tensor(taken, dtype=torch.int32), floats(rng, rows, vocab)),
@@ -68,6 +69,9 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield _case(rng, "only_the_sampled_token", [2, 1], [2, 1], num_logprobs=0)
     yield _case(rng, "not_wanted", [2, 1], [2, 1], num_logprobs=-1)
     yield _case(rng, "nothing_sampled", [2, 3], [0, 2])
+    if PIN >= (0, 26):
+        for mode in ("raw_logits", "processed_logits", "processed_logprobs"):
+            yield _case(rng, mode, [2, 3, 0], [1, 4, 1], mode=mode)
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 

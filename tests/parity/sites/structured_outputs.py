@@ -87,6 +87,7 @@ def cases(rng: random.Random) -> Iterator[Case]:
     wide = floats(rng, 2, 8300)
     yield _case("more_than_one_block_of_8192", wide, [1, 1], [1], _masks(rng, 1, 8300))
     yield _case("fp16_logits", x.half(), lens, [3, 0], _masks(rng, 3, 100))
+    yield _case("bfloat16_logits", x.to(torch.bfloat16), lens, [1, 0], _masks(rng, 4, 100))
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 

@@ -19,10 +19,12 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from harness import N_RANDOM, Case, Site, floats, fresh, original, poison
+from harness import N_RANDOM, PIN, Case, Site, floats, fresh, original, poison
 
 MODULE = "vllm.v1.sample.ops.topk_topp_triton"
 INF = float("inf")
+# 0.26.0 alone takes logits of 16 bits.
+HALVES = (torch.bfloat16, torch.float16) if PIN[:2] == (0, 26) else ()
 
 
 @functools.cache
@@ -114,6 +116,13 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield _case("empty_batch", x[:0].clone(), [], None)
     yield _case("one_token", torch.tensor([[0.5], [-INF]]), [1, 1], [0.5, 0.5])
     yield Case("int64_k_and_fp64_p", fresh(x.clone(), torch.tensor(k), torch.tensor(_between(x, rng, k)).double()))
+    for dtype in HALVES:
+        # Multiples of 1/8 up to 15, which either type holds: no ties.
+        rows = torch.stack([torch.tensor(rng.sample(range(120), 120)) / 8 for _ in range(4)])
+        half, some = rows.to(dtype), [1, 7, 119, 120]
+        yield _case(f"{str(dtype)[6:]}_top_k", half.clone(), some, None)
+        yield _case(f"{str(dtype)[6:]}_top_p", half.clone(), None, _between(rows, rng))
+        yield _case(f"{str(dtype)[6:]}_both", half.clone(), some, _between(rows, rng, some), -7.5)
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from harness import N_RANDOM, Case, Site, kunlun_package, original, poison
+from harness import N_RANDOM, PIN, Case, Site, kunlun_package, original, poison
 
 MODULE = "vllm.v1.worker.utils"
 HEADS, SIZE = 2, 4
@@ -41,7 +41,8 @@ def _zeroer(kernel: int, ratio: int, blocks: int, layout: str, dtype: torch.dtyp
     group = SimpleNamespace(kv_cache_spec=spec, kv_cache_group_id=0, backend=backend, layer_names=names)
     other = SimpleNamespace(kv_cache_spec=object(), kv_cache_group_id=1)
     context = {name: SimpleNamespace(kv_cache=cache) for name, cache in zip(names, caches, strict=True)}
-    zeroer = KVBlockZeroer(torch.device("cpu"), False, iter([group, other]), [kernel], "auto", context)
+    concurrency = {} if PIN < (0, 26) else {"max_concurrency": 2}
+    zeroer = KVBlockZeroer(torch.device("cpu"), False, iter([group, other]), [kernel], "auto", context, **concurrency)
     # As the fork does behind upstream's __init__; a state space layer holds a list there.
     importlib.import_module(f"{kunlun_package()}.kv_segments").keep_kv_caches(zeroer, [[poison(3)], *caches])
     return zeroer, caches
@@ -66,7 +67,10 @@ def _case(
         zeroer.caches = caches
         if capacity is not None:
             zeroer._id_cap = capacity
-            zeroer._ids_pinned = zeroer._ids_gpu = torch.empty(capacity, dtype=torch.int64)
+            if PIN < (0, 26):
+                zeroer._ids_pinned = zeroer._ids_gpu = torch.empty(capacity, dtype=torch.int64)
+            else:
+                zeroer._allocate_id_buffers()
         return (zeroer, list(ids)), {}
 
     return Case(name, make, skip=SKIP)
