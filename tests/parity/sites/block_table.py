@@ -164,6 +164,9 @@ def slots_sample(rng: random.Random, name: str = "drawn") -> Case:
 def slots_cases(rng: random.Random) -> Iterator[Case]:
     idx32 = torch.tensor([4, 0, 2], dtype=torch.int32)
     yield _slots("decode", [1, 1, 1], idx=idx32)
+    # The same shapes, for a replay of the one on the other.
+    others = torch.tensor([1, 5, 3], dtype=torch.int32)
+    yield _slots("decode_of_other_requests", [1, 1, 1], idx=others, computed=[17, 1, 30])
     yield _slots("int64_rows", [1, 1, 1], idx=idx32.long())
     yield _slots("ragged_with_a_row_of_none", [5, 0, 3], idx=idx32)
     yield _slots("pads_to_the_buffer_not_to_the_batch", [5, 1, 3], idx=idx32, padded=12, stale=3)
