@@ -142,7 +142,8 @@ def runner(shape: Shape, variables: Mapping[str, str] | None) -> Any:
     vllm_config = config(shape)
     with set_current_vllm_config(vllm_config):
         _init_distributed(vllm_config)
-        made = _class(upstream, variables)
+        _with_views()
+        made = _class(upstream, variables, shape.views)
         with _patched(shape):
             one = made(vllm_config, DEVICE)
             one.load_model()
@@ -176,7 +177,7 @@ def prepare() -> None:
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign]
 
 
-def _class(upstream: Any, variables: Mapping[str, str] | None) -> Any:
+def _class(upstream: Any, variables: Mapping[str, str] | None, views: bool) -> Any:
     if variables is None:
         activation().BINDER.activate({})
         return upstream.GPUModelRunner
@@ -188,7 +189,12 @@ def _class(upstream: Any, variables: Mapping[str, str] | None) -> Any:
 
     def make(vllm_config: Any, device: torch.device) -> Any:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("KUNLUN_")}
-        with mock.patch.dict(os.environ, {**clean, **variables}, clear=True), _no_triton(), _kernels(row_by_row):
+        with (
+            mock.patch.dict(os.environ, {**clean, **variables}, clear=True),
+            _no_triton(),
+            _kernels(row_by_row),
+            _views(views),
+        ):
             return model_runner_v2.ModelRunnerV2(vllm_config, device)
 
     return make
@@ -207,6 +213,30 @@ def _no_triton() -> Iterator[None]:
 
     with mock.patch.object(probe, "triton_launches", lambda device: (False, "the step tier says so")):
         yield
+
+
+@contextmanager
+def _views(views: bool) -> Iterator[None]:
+    """Without, as on Kunlun: the runner keeps in tensors of the device what upstream keeps in host memory."""
+    from vllm.v1.worker.gpu.kunlun import uva
+
+    with mock.patch.object(uva, "views_work", lambda device: (views, "the step tier says so")):
+        yield
+
+
+_buffers: dict[tuple[Any, str], Any] = {}
+
+
+def _with_views() -> None:
+    """Upstream's buffers again, which the fork's runner may have replaced: it does so for the whole process."""
+    from vllm.v1.worker.gpu import buffer_utils
+    from vllm.v1.worker.gpu.kunlun import uva
+
+    owners = [(buffer_utils, "UvaBuffer"), *((getattr(buffer_utils, o), name) for o, name in uva._REPLACED)]
+    if not _buffers:
+        _buffers.update({(owner, name): getattr(owner, name) for owner, name in owners})
+    for (owner, name), value in _buffers.items():
+        setattr(owner, name, value)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ class Shape:
     block included; groups: block size of each KV cache group. drafts: K, 0 without speculation; bonus_anchor: the
     1 + K layout; probabilistic: drafts are drawn; method: of rejection ('standard', 'block', 'synthetic').
     overlapped: outputs arrive a step late, as with async scheduling. buckets: token counts of graphs, () for none.
+    views: whether the fork's device sees host memory, which Kunlun's does not; upstream's always does.
     """
 
     max_reqs: int = 6
@@ -40,6 +41,7 @@ class Shape:
     method: str = "standard"
     overlapped: bool = False
     buckets: tuple[int, ...] = ()
+    views: bool = True
 
     @property
     def lookahead(self) -> int:

@@ -40,6 +40,8 @@ _OWN = {
     "copy_stream",
     "copy_event",
     "device",
+    "kunlun_device",
+    "kunlun_sent",
 }
 # Logarithms of another library; the tokens that they lead to are compared bit by bit.
 CLOSE = (1e-5, 1e-5)
