@@ -262,7 +262,9 @@ def _show(result: Result) -> None:
 @command.command("selftest")
 @vllm_option
 @click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
-@click.option("--tier", type=click.Choice(TIERS), default="ops", show_default=True, help="Whose tests must catch them.")
+@click.option(
+    "--tier", type=click.Choice(["ops", "step"]), default="ops", show_default=True, help="Whose tests must catch them."
+)
 @click.option("-k", "expression", metavar="TEXT", help="Only faults with this in their name, file, kind or bug.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time [default: a core each].")
 @python_option
