@@ -45,19 +45,19 @@ def test_greedy_verification_stays_near_upstreams(requests: int) -> None:
     assert _rejection("rejection_sample_greedy", requests, torch.float32, drafts=False) <= UPSTREAMS
 
 
-@pytest.mark.parametrize(("requests", "limit"), [(8, 64), (64, 136), (128, 240), (1024, 240)])
+@pytest.mark.parametrize("requests", [8, 64, 128, 1024])
 @pytest.mark.parametrize("drafts", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 52), (torch.bfloat16, 84)])
 def test_random_numbers_do_not_grow_with_the_batch(requests: int, limit: int, drafts: bool, dtype: torch.dtype) -> None:
-    """6 int64 an element of a piece; smaller pieces cost launches, of which each has sixty."""
+    """5 int64 an element of a piece. Logits of 16 bits have their statistics in float32 (upstream's are that by then)."""
     assert _rejection("rejection_sample", requests, dtype, drafts) <= limit
 
 
 def test_block_verification() -> None:
-    assert _rejection("rejection_sample", 1024, torch.float32, drafts=True, block=True) <= 240
+    assert _rejection("rejection_sample", 1024, torch.float32, drafts=True, block=True) <= 130
 
 
-@pytest.mark.parametrize(("name", "limit"), [("gumbel_sample", 60), ("gumbel_sample_greedy", 8)])
+@pytest.mark.parametrize(("name", "limit"), [("gumbel_sample", 50), ("gumbel_sample_greedy", 8)])
 @pytest.mark.parametrize("requests", [64, 1024])
 def test_sampling(name: str, limit: int, requests: int) -> None:
     function = harness.implementation(f"sample_gumbel:{name}", "torch")

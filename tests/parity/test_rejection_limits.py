@@ -91,8 +91,7 @@ def test_acceptance_keeps_the_target_distribution(seed: int) -> None:
 
 @pytest.mark.parametrize("rows", [8, 512, 8192])
 def test_temporaries_stay_small_however_many_rows(rows: int) -> None:
-    """On a device; seen on an H200: 8,192 rows of logits took 1.9 GiB for the noise."""
+    """Seen on an H200: 8,192 rows of logits took 1.9 GiB. The noise's pieces: test_memory.py."""
     verification = importlib.import_module(f"{harness.kunlun_package()}.verification")
     logits = torch.empty(rows, 151936, device="meta")
-    assert 1 << 20 <= verification.noise_piece(logits) <= (192 << 20) // (6 * 8)
     assert 1 << 22 <= verification.statistics_piece(logits) <= (50 << 20) // 4

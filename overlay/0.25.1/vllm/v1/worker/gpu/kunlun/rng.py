@@ -7,7 +7,7 @@ by bit. A word is an int64 in [0, 2**32). The product of two of them wraps to 64
 an arithmetic shift, so the sign that the wrap may leave does no harm.
 
 Everything broadcasts, and stays as small as its inputs for as long as it can: with keys [n, 1] and offsets [1, m] the
-first two of the ten rounds cost n + m, not n * m. Memory: six int64 of the broadcast shape at once.
+first two of the ten rounds cost n + m, not n * m. Memory: five int64 of the broadcast shape at once.
 """
 
 from collections.abc import Sequence
@@ -94,20 +94,25 @@ def _rounds(counter: tuple[Word, Word], key: tuple[Word, Word], outputs: int) ->
     (c0, c1), c2, c3 = counter, 0, 0
     keys_0, keys_1 = _round_keys(key[0], _KEY_0), _round_keys(key[1], _KEY_1)
     for i in range(8):
-        p0, p1 = c0 * _MUL_0, c2 * _MUL_1
+        # The first counter is the caller's, later ones are made here; a product may take their place.
+        p0, p1 = (_product(c0, _MUL_0), _product(c2, _MUL_1)) if i else (c0 * _MUL_0, c2 * _MUL_1)
         c0, c1 = _mix(p1, c1, keys_0[i], full), p1
         c2, c3 = _mix(p0, c3, keys_1[i], full), p0
-    p1 = c2 * _MUL_1
+    p1 = _product(c2, _MUL_1)
     if outputs <= 2:
         # Words 0 and 1 depend on words 1 and 2 of the round before only.
-        c2 = _mix(c0 * _MUL_0, c3, keys_1[8], full)
-        last = c2 * _MUL_1
+        last = _product(_mix(_product(c0, _MUL_0), c3, keys_1[8], full), _MUL_1)
         first = _mix(last, p1, keys_0[9], full)
         return (first,) if outputs == 1 else (first, last & _LOW)
-    p0 = c0 * _MUL_0
+    p0 = _product(c0, _MUL_0)
     c0, c2 = _mix(p1, c1, keys_0[8], full), _mix(p0, c3, keys_1[8], full)
-    q0, q1 = c0 * _MUL_0, c2 * _MUL_1
+    q0, q1 = _product(c0, _MUL_0), _product(c2, _MUL_1)
     return _mix(q1, p1, keys_0[9], full), q1 & _LOW, _mix(q0, p0, keys_1[9], full), q0 & _LOW
+
+
+def _product(word: Word, factor: int) -> Word:
+    """In the place of the word."""
+    return word.mul_(factor) if isinstance(word, torch.Tensor) else word * factor
 
 
 def _round_keys(key: Word, step: int) -> Sequence[Word]:

@@ -12,8 +12,8 @@ from .rng import gumbel_noise
 from .vocab import pieces, rng_elements
 
 # At 1,024 requests with 7 drafts, larger pieces took 1.9 GiB that upstream does not (an H200). Statistics keep one
-# float32 an element beside float32 logits, two beside narrower ones; noise six int64 and a float32 or two.
-STATISTICS_PIECE, MOST_STATISTICS, MOST_NOISE = 1 << 22, 10 << 20, 1 << 22
+# float32 an element beside float32 logits, two beside narrower ones.
+STATISTICS_PIECE, MOST_STATISTICS = 1 << 22, 10 << 20
 INF = float("inf")
 
 # Logits of some columns, float32 [R, columns]; they may be overwritten.
@@ -24,14 +24,6 @@ def statistics_piece(target_logits: torch.Tensor) -> int:
     """Elements of a piece. Many rows take larger ones: on a device the number of launches is what costs."""
     most = MOST_STATISTICS if target_logits.dtype is torch.float32 else MOST_STATISTICS // 2
     return min(max(STATISTICS_PIECE, target_logits.numel() // 16), most)
-
-
-def noise_piece(target_logits: torch.Tensor) -> int:
-    """The same for the noise, of which six int64 are held at once; on a CPU the cache is what counts."""
-    elements = rng_elements(target_logits.device)
-    if target_logits.device.type == "cpu":
-        return elements
-    return min(max(elements, target_logits.numel() // 32), MOST_NOISE)
 
 
 def _first_where(numbers: torch.Tensor, maximum: torch.Tensor, first: int, vocab: int) -> torch.Tensor:
@@ -91,11 +83,11 @@ def draft_logsumexp(draft_logits: torch.Tensor, slots: torch.Tensor, elements: i
     return _logsumexp(maxima, sums)
 
 
-def gumbel_argmax(columns: Columns, key: torch.Tensor, vocab: int, elements: int, use_fp64: bool) -> torch.Tensor:
+def gumbel_argmax(columns: Columns, key: torch.Tensor, vocab: int, use_fp64: bool) -> torch.Tensor:
     """Lowest id of the largest logit plus noise, int64 [R]; key [R, 1]. NaN never wins; a row of -inf gives 0."""
     best: torch.Tensor | None = None
     token = key.squeeze(1)
-    for piece in pieces(key.shape[0], vocab, elements):
+    for piece in pieces(key.shape[0], vocab, rng_elements(key.device)):
         noisy = gumbel_noise(key, torch.arange(piece.start, piece.stop, device=key.device), use_fp64)
         noisy.add_(columns(piece)).nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
         top = noisy.amax(dim=1)

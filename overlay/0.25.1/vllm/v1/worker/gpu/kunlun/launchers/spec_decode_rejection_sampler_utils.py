@@ -8,7 +8,7 @@ torch's, so a decision can differ only where both sides of its comparison agree 
 Upstream's names: R requests, L rows of logits (each request's draft tokens and one more), S = num_speculative_steps,
 V = the smaller of the target's and the draft's vocabulary. Nothing exists at [L, V]: all passes over the vocabulary go
 piece by piece. The statistics' temporaries are 16 to 48 MiB, with block verification three times that; the noise's,
-[R, V] by pieces, 57 MiB, or up to half of the logits but at most 240 MiB (six int64 and more: tests/parity/test_memory.py).
+[R, V] by pieces, 49 MiB (five int64 and more: tests/parity/test_memory.py).
 Rows of greedy requests get both although nobody reads them: the device alone knows which they are. Where the host knows
 that all are, `rejection_sample_greedy` does without.
 """
@@ -24,7 +24,6 @@ from ..verification import (
     Columns,
     draft_logsumexp,
     gumbel_argmax,
-    noise_piece,
     statistics_piece,
     target_statistics,
 )
@@ -137,9 +136,7 @@ def rejection_sample(
             draft_lse.gather(1, column),
             accepted_log_ratio,
         )
-    resampled = gumbel_argmax(
-        residual, words.gather(1, count.unsqueeze(1)), vocab, noise_piece(target_logits), use_fp64
-    )
+    resampled = gumbel_argmax(residual, words.gather(1, count.unsqueeze(1)), vocab, use_fp64)
     return drafts.outcome(count, torch.where(greedy, argmax.index_select(0, last), resampled))
 
 
