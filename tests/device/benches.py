@@ -120,7 +120,7 @@ def run_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Peak of allocated memory of the start (profile pass, warm-up), and of a batch of as many requests."""
     rows = []
     wanted = variants(options, (engines.UPSTREAM_V2, engines.FORK["torch"]))
-    for requests in (64, 1024):
+    for requests in (1024, 64):
 
         def arguments(drafts: bool, requests: int = requests) -> Mapping[str, Any]:
             return {
@@ -143,6 +143,12 @@ def run_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
                 }
                 rows.append(row if engine.error is None else {**row, "error": engine.error})
                 engine.end()
+        write(options, "memory", rows)
+        show_memory(rows)
+    return rows
+
+
+def show_memory(rows: list[dict[str, Any]]) -> None:
     base = {(r["drafts"], r["requests"]): r for r in rows if r["variant"] == engines.UPSTREAM_V2}
     lines = []
     for row in rows:
@@ -151,9 +157,7 @@ def run_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
         for key in ("start peak MiB", "run peak MiB"):
             cells += [f"{row[key]:.0f}", f"{row[key] - upstream[key]:+.0f}"]
         lines.append((*cells, str(row["wrong"]), str(row.get("error", ""))[:200]))
-    write(options, "memory", rows)
     show(("", "drafts", "requests", "start peak MiB", "more", "run peak MiB", "more", "wrong", "error"), lines)
-    return rows
 
 
 if __name__ == "__main__":

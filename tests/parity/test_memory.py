@@ -49,7 +49,7 @@ def test_greedy_verification_stays_near_upstreams(requests: int) -> None:
 @pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 52), (torch.bfloat16, 84)])
 def test_random_numbers_do_not_grow_with_the_batch(requests: int, limit: int, drafts: bool, dtype: torch.dtype) -> None:
-    """5 int64 an element of a piece. Logits of 16 bits have their statistics in float32 (upstream's are that by then)."""
+    """5 int64 an element of a piece. Upstream's logits are float32 by then; others have their statistics so."""
     assert _rejection("rejection_sample", requests, dtype, drafts) <= limit
 
 
