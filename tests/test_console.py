@@ -164,13 +164,13 @@ def test_long_work_says_in_a_log_how_much_time_is_left() -> None:
     said: list[str] = []
     now = [0.0]
     pace = Pace("running", 200, said.append, lambda: now[0])
-    for now[0], done in ((1.0, 1), (31.0, 0), (32.0, 50), (40.0, 60), (120.0, 100), (200.0, 200)):
+    for now[0], done in ((1.0, 1), (31.0, 0), (31.5, 9), (62.0, 50), (70.0, 60), (120.0, 100), (200.0, 200)):
         pace(done)
-    assert said == ["running: 25 %, about 2 min left", "running: 50 %, about 2 min left"]
+    assert said == ["running: 4%", "running: 25%, about 3 min left", "running: 50%, about 2 min left"]
     unknown = Pace("running", None, said.append, lambda: now[0])
     now[0] = 1000.0
     unknown(7)
-    assert len(said) == 2
+    assert len(said) == 3
     assert [duration(s) for s in (0.4, 59.2, 61, 3540, 3600, 7530)] == [
         "0 s", "59 s", "1 min", "59 min", "1 h 0 min", "2 h 6 min",
     ]  # fmt: skip

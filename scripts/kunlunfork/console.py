@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Seconds between two lines of progress where there is no terminal.
 PACE = 30.0
+# Before this share of the work is done, nobody knows how long the rest takes.
+EARLY = 0.05
 
 
 class Console:
@@ -112,8 +114,10 @@ class Pace:
         if self.total is None or now - self._told < PACE or not 0 < done < self.total:
             return
         self._told = now
-        left = (now - self._began) / done * (self.total - done)
-        self._note(f"{self.label}: {100 * done // self.total} %, about {duration(left)} left")
+        share = done / self.total
+        left = (now - self._began) * (1 / share - 1)
+        # The first units say little: what all of them need is often made with these.
+        self._note(f"{self.label}: {share:.0%}" + (f", about {duration(left)} left" if share >= EARLY else ""))
 
 
 def duration(seconds: float) -> str:
