@@ -126,7 +126,7 @@ def test_a_linked_tree(base: Base, empty: Path) -> None:
     [
         ({"KUNLUN_HOSTVECT": "1"}, "switches", "unset KUNLUN_HOSTVECT"),
         ({"KUNLUN_HOSTVEC": "perhaps"}, "switches", "unset KUNLUN_HOSTVEC"),
-        ({"KUNLUN_KERNELS": "fused"}, "backend", "unset KUNLUN_KERNELS"),
+        ({"KUNLUN_KERNELS": "vendor"}, "backend", "unset KUNLUN_KERNELS"),
         ({"VLLM_USE_V2_MODEL_RUNNER": "yes"}, "variables", "unset VLLM_USE_V2_MODEL_RUNNER"),
         ({"VLLM_USE_V2_MODELRUNNER": "1"}, "variables", "unset VLLM_USE_V2_MODELRUNNER"),
     ],

@@ -59,12 +59,12 @@ def test_run_says_where_the_results_are(asked: dict[str, Any], capsys: pytest.Ca
     assert "1 passed" in out and "/r.jsonl" in out and "a:f" in out
 
 
-def test_run_without_options_takes_the_newest_pin_each_setting_and_both_backends(
+def test_run_without_options_takes_the_newest_pin_each_setting_and_all_backends(
     asked: dict[str, Any], content: Content
 ) -> None:
     assert cli.run(["matrix", "run"]) == errors.OK
     found = asked["options"]
-    assert (found.version, found.mode, found.backends) == (content.newest(), "each", ("torch", "reference"))
+    assert (found.version, found.mode, found.backends) == (content.newest(), "each", ("torch", "reference", "fused"))
     assert found.processes >= 1 and found.out is None
 
 
@@ -97,7 +97,7 @@ def test_failures_are_listed_once_each(asked: dict[str, Any], capsys: pytest.Cap
 @pytest.mark.parametrize(
     "line",
     [
-        "--backend fused",
+        "--backend vendor",
         "--backend torch,",
         "--switches some",
         "--device tpu",

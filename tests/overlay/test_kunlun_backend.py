@@ -161,11 +161,20 @@ def test_a_missing_variant_and_a_missing_reference_are_named(kunlun, decide, sit
 
 @pytest.mark.parametrize(("kernels", "folder"), [("fused", "kernels"), ("vendor", "vendor")])
 def test_a_backend_that_is_not_in_this_build_is_refused_not_replaced(kunlun, decide, site, world, kernels, folder):
+    # Only the fork's own kernels are Triton's.
+    probe = (True, "it launches") if kernels == "fused" else None
     with pytest.raises(kunlun.backend.BackendError, match=rf"lacks {folder}: all\."):
-        decide([site("launch")], probe=None, KERNELS=kernels)
+        decide([site("launch")], probe, KERNELS=kernels)
     world.write(f"fakekunlun.{folder}.impl", f"def launch(x):\n    return '{folder}'\n")
-    plan = decide([site("launch"), site("other")], probe=None, KERNELS=kernels)
+    plan = decide([site("launch"), site("other")], probe, KERNELS=kernels)
     assert run(plan) == {"launch": folder, "other": "launchers other"}
+
+
+def test_fused_kernels_without_triton_are_refused(kunlun, decide, site, world):
+    world.write("fakekunlun.kernels.impl", "raise AssertionError('loaded without Triton')\n")
+    with pytest.raises(kunlun.backend.BackendError, match="KUNLUN_KERNELS=fused needs Triton, and no driver") as caught:
+        decide([site("launch")], probe=(False, "no driver"), KERNELS="fused")
+    assert "Set KUNLUN_KERNELS=torch" in str(caught.value)
 
 
 def test_what_an_implementation_fails_to_import_is_not_called_missing(decide, site, world):

@@ -19,7 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from placing import DEVICE, home, place
 from rounding import Bound, bounds
 
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
-BACKENDS = {"torch": "launchers", "reference": "reference"}
+BACKENDS = {"torch": "launchers", "reference": "reference", "fused": "kernels"}
 
 
 def _version() -> str:
@@ -110,12 +110,23 @@ class Mismatch(AssertionError):
 
 
 def all_sites() -> list[Site]:
-    """Those of every module under `sites/`."""
+    """Those of every module under `sites/`; those that have a kernel of the fork's own have the backend fused too."""
     found: list[Site] = []
     for path in sorted((Path(__file__).parent / "sites").glob("*.py")):
         if path.stem != "__init__":
             found += importlib.import_module(f"sites.{path.stem}").SITES
-    return found
+    return [replace(s, backends=(*s.backends, "fused")) if _has_kernel(s.launcher) else s for s in found]
+
+
+def _has_kernel(launcher: str) -> bool:
+    module, _, function = launcher.partition(":")
+    package = kunlun_package()
+    # Not find_spec of a module in a package that is not there: it would raise.
+    if importlib.util.find_spec(f"{package}.kernels") is None:
+        return False
+    if importlib.util.find_spec(f"{package}.kernels.{module}") is None:
+        return False
+    return hasattr(importlib.import_module(f"{package}.kernels.{module}"), function)
 
 
 def all_cases(site: Site) -> list[Case]:
@@ -153,7 +164,9 @@ def kunlun_package() -> str:
 def implementation(launcher: str, backend: str) -> Any:
     """The fork's function for `module:function` in a backend."""
     module, _, function = launcher.partition(":")
-    return getattr(importlib.import_module(f"{kunlun_package()}.{BACKENDS[backend]}.{module}"), function)
+    # What has no kernel of its own runs in torch.
+    folder = BACKENDS["torch" if backend == "fused" and not _has_kernel(launcher) else backend]
+    return getattr(importlib.import_module(f"{kunlun_package()}.{folder}.{module}"), function)
 
 
 def fresh(*args: Any, **kwargs: Any) -> Make:
@@ -260,8 +273,10 @@ def comparison_of(case: Case, want: Run) -> Comparison:
 
 
 def check(site: Site, case: Case, backend: str) -> Report:
-    """Run upstream and the fork on equal inputs. Raises Mismatch, or HostSync for the torch backend."""
-    allow = site.allow if backend == "torch" else None
+    """Run upstream and the fork on equal inputs. Raises Mismatch, or HostSync where the backend may not wait."""
+    # The interpreter brings its arguments to the host; kernels on a device must not.
+    alone = backend == "torch" or (backend == "fused" and DEVICE.type != "cpu")
+    allow = site.allow if alone else None
     return compare(site, case, backend, _oracle(site, case), implementation(site.launcher, backend), allow)
 
 

@@ -2,10 +2,11 @@
 """Every site as an engine reaches it: through upstream's name, bound for a setting of the switches.
 
 `KUNLUN_MATRIX_SETTINGS` (JSON: name -> KUNLUN_* variables; none: nothing is run) and `KUNLUN_MATRIX_BACKENDS` (names
-with commas between) say what is run; `kunlunfork matrix` sets them. The backends stand for two kinds of machine:
+with commas between) say what is run; `kunlunfork matrix` sets them. The backends stand for kinds of machines:
 
 - torch: no Triton kernel launches. The fork's launchers run; a site that is switched off runs the reference.
 - reference: kernels launch. Every site runs row by row; one that is switched off runs upstream's code.
+- fused: kernels launch. Sites run the fork's kernels (only those are compared here), and upstream's code where off.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pytest
 import test_ops
 
 SETTINGS: dict[str, dict[str, str]] = json.loads(os.environ.get("KUNLUN_MATRIX_SETTINGS") or "{}")
-BACKENDS = (os.environ.get("KUNLUN_MATRIX_BACKENDS") or "torch,reference").split(",")
+BACKENDS = (os.environ.get("KUNLUN_MATRIX_BACKENDS") or "torch,reference,fused").split(",")
 
 
 def _fork(name: str) -> Any:
@@ -64,6 +65,16 @@ GREEDY = {
 }
 
 
+def _own(launcher: str) -> bool:
+    return launcher in BY_LAUNCHER and "fused" in BY_LAUNCHER[launcher].backends
+
+
+def _has_kernel(launcher: str) -> bool:
+    """Whether a kernel of the fork's own runs at this site, for some batches at least."""
+    module = launcher.partition(":")[0]
+    return _own(launcher) or _own(f"{module}:{GREEDY.get(launcher)}")
+
+
 def _cells() -> Iterator[Any]:
     # One activation serves all cells of a setting, so that comes first.
     cases = [
@@ -74,6 +85,8 @@ def _cells() -> Iterator[Any]:
     for setting in SETTINGS:
         for backend in BACKENDS:
             for site, case in cases:
+                if backend == "fused" and not _has_kernel(site.launcher):
+                    continue
                 name = f"{site.launcher}-{case.name}-{backend}-{setting}"
                 yield pytest.param(site, case, backend, setting, id=name)
 
@@ -146,9 +159,10 @@ def _load(name: str) -> Any:
 
 def _plan(setting: str, backend: str) -> Any:
     switches = _fork("switches").read({"KUNLUN_KERNELS": "torch", **SETTINGS.get(setting, {})})
-    launches = backend == "reference"
+    launches = backend != "torch"
     # The reference has one form of everything.
-    bare = {dataclasses.replace(s, variants=(), when_greedy=None) if launches else s: s for s in _fork("sites").SITES}
+    plain = backend == "reference"
+    bare = {dataclasses.replace(s, variants=(), when_greedy=None) if plain else s: s for s in _fork("sites").SITES}
     plan = _fork("backend").decide(
         dataclasses.replace(switches, kernels=backend), lambda: (launches, "as the test says"), bare, load=_load
     )
@@ -179,15 +193,17 @@ def _on(switch: str | None, setting: str) -> bool:
 
 def _expected(launcher: str, setting: str, backend: str, greedy: bool) -> list[str]:
     """`folder:function` of the implementation that has to run; empty for upstream's own."""
-    name = launcher.partition(":")[2]
+    module, _, name = launcher.partition(":")
     if not _on(SWITCH.get(launcher), setting):
-        return [] if backend == "reference" else [f"reference:{name}"]
+        return [f"reference:{name}"] if backend == "torch" else []
     if backend == "reference":
         return [f"reference:{name}"]
-    if greedy and _on("KUNLUN_GUMBEL_GREEDY", setting):
-        return [f"launchers:{GREEDY[launcher]}"]
     switch, variant = VARIANTS.get(launcher, (None, name))
-    return [f"launchers:{name if _on(switch, setting) else variant}"]
+    runs = name if _on(switch, setting) else variant
+    if greedy and _on("KUNLUN_GUMBEL_GREEDY", setting):
+        runs = GREEDY[launcher]
+    folder = "kernels" if backend == "fused" and _own(f"{module}:{runs}") else "launchers"
+    return [f"{folder}:{runs}"]
 
 
 @pytest.mark.parametrize(("site", "case", "backend", "setting"), list(_cells()))
@@ -212,7 +228,7 @@ def test_bound(
     binding = _fork("dispatch").binding_of(function)
     assert binding is not None and binding.impl is plan.targets.get(declared)
     allow = None
-    if expected and expected[0].startswith("launchers:"):
+    if backend == "torch" and expected and expected[0].startswith("launchers:"):
         variant = expected[0].partition(":")[2]
         own_site = site if variant == declared.name else BY_LAUNCHER.get(f"{declared.impl}:{variant}", site)
         allow = own_site.allow

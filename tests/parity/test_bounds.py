@@ -12,6 +12,7 @@ import pytest
 import torch
 
 both = pytest.mark.parametrize("backend", ["torch", "reference"])
+three = pytest.mark.parametrize("backend", ["torch", "reference", "fused"])
 
 
 def _module(name: str) -> Any:
@@ -22,7 +23,7 @@ def _ints(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype)
 
 
-@both
+@three
 def test_b7_deferred_count_skips_negative_rows(backend: str) -> None:
     count = harness.implementation("input_batch:post_update_num_computed_tokens", backend)
     state = _ints(10, 20, 30)
@@ -32,7 +33,12 @@ def test_b7_deferred_count_skips_negative_rows(backend: str) -> None:
 
 @pytest.mark.parametrize(
     ("function", "backend"),
-    [("post_update", "torch"), ("post_update_compact", "torch"), ("post_update", "reference")],
+    [
+        ("post_update", "torch"),
+        ("post_update_compact", "torch"),
+        ("post_update", "reference"),
+        ("post_update", "fused"),
+    ],
 )
 @pytest.mark.parametrize("row", [0, 1])
 def test_b9_tokens_past_max_model_len_are_dropped(function: str, backend: str, row: int) -> None:
@@ -50,7 +56,7 @@ def test_b9_tokens_past_max_model_len_are_dropped(function: str, backend: str, r
     assert counts.nonzero().tolist() == [[row, 71]]
 
 
-@both
+@three
 def test_b9_full_row_takes_nothing(backend: str) -> None:
     update = harness.implementation("input_batch:post_update", backend)
     table = torch.arange(10, dtype=torch.int32).view(2, 5)
@@ -60,28 +66,32 @@ def test_b9_full_row_takes_nothing(backend: str) -> None:
     assert total.tolist() == [5, 3] and last.tolist() == [[8], [8]]
 
 
-def _slot_tables(positions: torch.Tensor) -> torch.Tensor:
+def _slot_tables(positions: torch.Tensor, backend: str) -> torch.Tensor:
     tables = SimpleNamespace(
         max_num_batched_tokens=8,
         slot_mappings=torch.full((1, 8), 5),
         block_tables=[SimpleNamespace(gpu=torch.arange(8, dtype=torch.int32).view(2, 4))],
         kernel_block_sizes=[4],
         cp_size=1,
+        cp_rank=0,
+        cp_interleave=1,
     )
-    function = harness.implementation("block_table:compute_slot_mappings", "torch")
+    function = harness.implementation("block_table:compute_slot_mappings", backend)
     function(tables, _ints(1), _ints(0, 2), positions, 4)
     return tables.slot_mappings[0]
 
 
+@pytest.mark.parametrize("backend", ["torch", "fused"])
 @pytest.mark.parametrize("garbage", [-1, -(2**62), 2**62])
-def test_stale_positions_point_nowhere(garbage: int) -> None:
-    slots = _slot_tables(torch.tensor([0, 15, garbage, garbage]))
+def test_stale_positions_point_nowhere(garbage: int, backend: str) -> None:
+    slots = _slot_tables(torch.tensor([0, 15, garbage, garbage]), backend)
     assert slots.tolist() == [16, 31, -1, -1, -1, -1, -1, -1]
 
 
-def test_prefill_never_reads_past_the_table() -> None:
+@pytest.mark.parametrize("backend", ["torch", "fused"])
+def test_prefill_never_reads_past_the_table(backend: str) -> None:
     """Draft slots of a prefilling row at the end of the last request's row."""
-    fill = harness.implementation("input_batch:prepare_prefill_inputs", "torch")
+    fill = harness.implementation("input_batch:prepare_prefill_inputs", backend)
     table = torch.arange(10, dtype=torch.int32).view(2, 5)
     ids, following = torch.zeros(4, dtype=torch.int32), _ints(50, 51)
     fill(ids, following, _ints(1), _ints(0, 4), table, _ints(0, 5), _ints(0, 3))

@@ -15,7 +15,7 @@ LAUNCHER = "spec_decode_dflash:prepare_dflash_inputs"
 BLOCK_TABLE, BLOCK_SIZE = 12, 13
 
 
-@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("backend", ["torch", "reference", "fused"])
 def test_kernel_block_size_wins(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fork = harness.implementation(LAUNCHER, backend)
     module = importlib.import_module(f"{harness.kunlun_package()}.launchers.spec_decode_dflash")

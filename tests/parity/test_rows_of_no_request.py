@@ -49,7 +49,7 @@ def test_b7_a_row_of_no_request_has_no_list_of_logprobs(backend: str) -> None:
     assert result.logprobs.isfinite().tolist() == [[True, True, True], [True, True, False]]
 
 
-@both
+@pytest.mark.parametrize("backend", ["torch", "reference", "fused"])
 def test_b13_no_valid_context_at_the_start_of_the_batch(backend: str) -> None:
     """The place of the last valid token is -1 there: what stands at the end of the buffer must not be taken for it."""
     case = spec_decode_dflash._case(random.Random(1), "all_rejected", [4, 3], [4, 1], [1, 2])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Said here, since --help imports nothing of the matrix; a test compares them.
 MODES = ("all-on", "all-off", "each", "pairs", "full")
-BACKENDS = ("torch", "reference")
+BACKENDS = ("torch", "reference", "fused")
 TIERS = ("ops", "step", "upstream")
 
 

@@ -89,7 +89,8 @@ def gate(kernels: str, root: Path, whole: bool, upstream: bool | None) -> bool |
     """What the fork's own gate answers in place of HAS_TRITON; None where nobody knows."""
     if upstream:
         return True
-    if kernels == "upstream":
+    # The fork's own kernels are Triton's too.
+    if kernels in ("upstream", "fused"):
         return upstream
     if kernels in _FOLDERS:
         return None if (root / _PACKAGE / _FOLDERS[kernels]).is_dir() else upstream

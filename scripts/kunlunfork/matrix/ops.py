@@ -25,7 +25,7 @@ from kunlunfork.matrix.tiers import Tier
 from kunlunfork.matrix.workers import Worker
 from kunlunfork.progress import Progress
 
-BACKENDS = ("torch", "reference")
+BACKENDS = ("torch", "reference", "fused")
 
 
 @dataclass(frozen=True)

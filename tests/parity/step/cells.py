@@ -25,7 +25,7 @@ SHRINK = float(os.environ.get("KUNLUN_STEP_SHRINK", "150"))
 
 @dataclass(frozen=True)
 class Cell:
-    """One trace under one setting. backend: 'torch', or 'reference' for every site row by row."""
+    """One trace under one setting. backend: 'torch', 'fused', or 'reference' for every site row by row."""
 
     scenario: str
     seed: int
@@ -50,7 +50,7 @@ def cells() -> Iterator[Cell]:
             steps = min(left, LONGEST)
             for backend in BACKENDS:
                 # The reference has one form of everything.
-                for setting in SETTINGS if backend == "torch" else ["all-on"]:
+                for setting in ["all-on"] if backend == "reference" else SETTINGS:
                     yield Cell(scenario, seed, steps, backend, setting)
             left -= steps
             seed += 1

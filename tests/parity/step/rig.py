@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -189,9 +189,10 @@ def _class(upstream: Any, variables: Mapping[str, str] | None, views: bool) -> A
 
     def make(vllm_config: Any, device: torch.device) -> Any:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("KUNLUN_")}
+        fused = variables.get("KUNLUN_KERNELS") == "fused"
         with (
             mock.patch.dict(os.environ, {**clean, **variables}, clear=True),
-            _no_triton(),
+            nullcontext() if fused else _no_triton(),
             _kernels(row_by_row),
             _views(views),
         ):

@@ -78,7 +78,7 @@ def decide(
 
     Raises:
         BackendError: an implementation is missing, or does not have upstream's
-            signature; all of them are named.
+            signature; all of them are named. Or Triton is, which `fused` needs.
     """
     backend, why = switches.kernels, f"{KERNELS}={switches.kernels}"
     if backend == "auto":
@@ -88,6 +88,8 @@ def decide(
     changed = tuple(c for c in switches.changed() if not c.startswith(KERNELS + "="))
     if backend == "upstream":
         return Plan(backend, why, changed=changed)
+    if backend == "fused" and not (told := probe())[0]:
+        raise BackendError(f"{why} needs Triton, and {told[1]}. Set {KERNELS}=torch, or unset it.")
     sites = tuple(sites)
     switched_off = {s for s in sites if s.switch and not switches.on(s.switch)}
     off = ""

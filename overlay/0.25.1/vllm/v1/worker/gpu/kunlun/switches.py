@@ -107,7 +107,7 @@ _ROWS = (
         ", ".join(BACKENDS),
         None,
         "every site: which implementation runs (auto launches a trivial Triton kernel "
-        "once and takes upstream where that works, else torch)",
+        "once and takes upstream where that works, else torch; fused are the fork's own Triton kernels)",
         "not a switch: 'upstream' is upstream's code only",
     ),
     Row(
