@@ -6,6 +6,7 @@ import importlib
 import os
 import pickle
 import sys
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -57,6 +58,16 @@ class GPUModelRunner:
         self.kv_block_zeroer = "zeroer"
         layers = {"attn": SimpleNamespace(kv_cache="cache"), "moe": SimpleNamespace()}
         self.compilation_config = SimpleNamespace(static_forward_context=layers)
+
+    use_dcp = False
+
+    def prepare_inputs(self, scheduler_output, batch_desc):
+        LOG.append("inputs")
+        return scheduler_output
+
+    def prepare_attn(self, input_batch):
+        LOG.append("attention")
+        return input_batch
 
     def sample(self, hidden_states, input_batch, grammar_output):
         return hidden_states, grammar_output, host_facts().all_rows_greedy()
@@ -134,6 +145,36 @@ def vllm(kunlun, monkeypatch):
     sys.meta_path[:] = finders
     for name in [n for n in sys.modules if n.partition(".")[0] in ("vllm", "torch")]:
         del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("backend", "attributes", "expected"),
+    [
+        ("fused", {}, ["open", "inputs", "launched", "open", "attention", "launched"]),
+        ("torch", {}, ["inputs", "attention"]),
+        # Upstream reads what is prepared before all of it is.
+        ("fused", {"use_dcp": True}, ["inputs", "attention"]),
+        ("fused", {"pcp_manager": "one"}, ["inputs", "attention"]),
+    ],
+)
+def test_the_launches_of_a_steps_head_go_together(vllm, monkeypatch, backend, attributes, expected):
+    @contextmanager
+    def scope():
+        LOG.append("open")
+        yield
+        LOG.append("launched")
+
+    vllm.stub("vllm.v1.worker.gpu.kunlun.kernels")
+    vllm.stub("vllm.v1.worker.gpu.kunlun.kernels.head", inputs=scope, attention=scope)
+    plan = vllm.backend.Plan(backend, "as the test says")
+    monkeypatch.setattr(vllm.runner.backend, "decide", lambda *args: plan)
+    for name, value in attributes.items():
+        monkeypatch.setattr(GPUModelRunner, name, value, raising=False)
+    runner = vllm.runner.ModelRunnerV2("config", "cpu")
+    LOG.clear()
+    assert runner.prepare_inputs("scheduled", None) == "scheduled"
+    assert runner.prepare_attn("batch") == "batch"
+    assert expected == LOG
 
 
 def test_the_kernels_are_decided_before_upstreams_init(vllm, monkeypatch):

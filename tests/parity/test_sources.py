@@ -37,7 +37,8 @@ def _sources() -> list[Path]:
     package = importlib.import_module(harness.kunlun_package())
     root = Path(next(iter(package.__path__)))
     names = (
-        "block_verification.py", "kv_segments.py", "ragged.py", "rng.py", "staging.py", "verification.py", "vocab.py",
+        "block_verification.py", "deferred.py", "kv_segments.py", "ragged.py", "rng.py", "staging.py",
+        "verification.py", "vocab.py",
     )  # fmt: skip
     shared = [root / name for name in names]
     folders = [path for name in ("launchers", "kernels") for path in sorted((root / name).glob("*.py"))]

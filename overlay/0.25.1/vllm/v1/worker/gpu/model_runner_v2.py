@@ -8,6 +8,7 @@ The workers import `GPUModelRunner` and `CPUModelRunner` from here; these are
 import functools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -41,6 +42,8 @@ class KunlunRunnerMixin:
     # Of the requests of a batch (host array): whether none draws random numbers.
     # None where nobody makes use of that.
     kunlun_all_greedy: Callable[[Any], bool] | None = None
+    # `kunlun.kernels.head` where the launches of a step's head can go together.
+    kunlun_head: Any = None
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, *args: Any, **kwargs: Any) -> None:
         # Before the first launch, and before anything allocates for one.
@@ -54,6 +57,11 @@ class KunlunRunnerMixin:
                 switches.KERNELS,
             )
         super().__init__(vllm_config, device, *args, **kwargs)
+        # With DCP, upstream reads the lengths in the midst of it.
+        if self.kunlun_plan.backend == "fused" and not self.use_dcp:  # type: ignore[attr-defined]
+            from vllm.v1.worker.gpu.kunlun.kernels import head
+
+            self.kunlun_head = head
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)  # type: ignore[misc]
@@ -76,6 +84,20 @@ class KunlunRunnerMixin:
                 self.kv_block_zeroer,  # type: ignore[attr-defined]
                 (getattr(layer, "kv_cache", None) for layer in layers),
             )
+
+    def _kunlun_head(self) -> Any:
+        # Context parallel prefill (0.26 and later) reads what was prepared while it prepares its own.
+        return self.kunlun_head if getattr(self, "pcp_manager", None) is None else None
+
+    def prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
+        head = self._kunlun_head()
+        with nullcontext() if head is None else head.inputs():
+            return super().prepare_inputs(*args, **kwargs)  # type: ignore[misc]
+
+    def prepare_attn(self, *args: Any, **kwargs: Any) -> Any:
+        head = self._kunlun_head()
+        with nullcontext() if head is None else head.attention():
+            return super().prepare_attn(*args, **kwargs)  # type: ignore[misc]
 
     def sample(self, hidden_states: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         greedy = self.kunlun_all_greedy is not None and self.kunlun_all_greedy(input_batch.idx_mapping_np)

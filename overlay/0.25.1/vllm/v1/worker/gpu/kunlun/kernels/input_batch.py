@@ -9,6 +9,8 @@ import torch
 
 from vllm.triton_utils import tl, triton
 
+from ..deferred import defer
+
 LANES = 128
 CHUNK = 1024
 
@@ -54,19 +56,26 @@ def prepare_prefill_inputs(
         )  # fmt: skip
 
 
+@triton.jit
+def fill_positions(pos, seq_lens, query_start_loc, num_computed, request, row, CHUNK: tl.constexpr):
+    """Positions of a request's tokens, and its length, which is returned."""
+    computed = tl.load(num_computed + row.to(tl.int64))
+    start = tl.load(query_start_loc + request)
+    length = tl.load(query_start_loc + request + 1) - start
+    tl.store(seq_lens + request, computed + length)
+    for first in range(0, length, CHUNK):
+        step = first + tl.arange(0, CHUNK)
+        tl.store(pos + start + step, computed + step, mask=step < length)
+    return computed + length
+
+
 @triton.jit(do_not_specialize=["num_reqs"])
 def _positions(pos, seq_lens, idx_mapping, query_start_loc, num_computed, num_reqs, max_num_reqs, CHUNK: tl.constexpr):
     # Programs behind the requests' own clear the lengths of the rows behind the batch.
     request = tl.program_id(0)
     if request < num_reqs:
-        row = tl.load(idx_mapping + request).to(tl.int64)
-        computed = tl.load(num_computed + row)
-        start = tl.load(query_start_loc + request)
-        length = tl.load(query_start_loc + request + 1) - start
-        tl.store(seq_lens + request, computed + length)
-        for first in range(0, length, CHUNK):
-            step = first + tl.arange(0, CHUNK)
-            tl.store(pos + start + step, computed + step, mask=step < length)
+        row = tl.load(idx_mapping + request)
+        fill_positions(pos, seq_lens, query_start_loc, num_computed, request, row, CHUNK)
     else:
         place = num_reqs + (request - num_reqs) * CHUNK + tl.arange(0, CHUNK)
         tl.store(seq_lens + place, 0, mask=place < max_num_reqs)
@@ -80,6 +89,19 @@ def prepare_pos_seq_lens(
     seq_lens: torch.Tensor,
 ) -> None:
     """A program a request, and one for each CHUNK rows behind the batch."""
+    call = (idx_mapping, query_start_loc, num_computed_tokens, pos, seq_lens)
+    if not defer("positions", call):
+        launch_positions(*call)
+
+
+def launch_positions(
+    idx_mapping: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    pos: torch.Tensor,
+    seq_lens: torch.Tensor,
+) -> None:
+    """Alone."""
     num_reqs, rows = idx_mapping.shape[0], seq_lens.shape[0]
     grid = num_reqs + triton.cdiv(rows - num_reqs, CHUNK)
     if grid:
@@ -89,12 +111,12 @@ def prepare_pos_seq_lens(
 
 
 @triton.jit
-def _combine(
-    input_ids, logits_indices, idx_mapping, last_sampled, query_start_loc, seq_lens, prefill_len, drafts, drafts_stride,
-    cu_num_logits, num_steps, NEW: tl.constexpr, WIDTH: tl.constexpr,
+def fill_combined(
+    input_ids, logits_indices, last_sampled, query_start_loc, prefill_len, drafts, drafts_stride, cu_num_logits,
+    num_steps, request, row, length, NEW: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    request = tl.program_id(0)
-    row = tl.load(idx_mapping + request).to(tl.int64)
+    """A request's sampled token and drafts, and where its logits are. `length`: its sequence's after this step."""
+    row = row.to(tl.int64)
     first = tl.load(cu_num_logits + request)
     count = tl.load(cu_num_logits + request + 1) - first
     # The last logit of a row is at the last token of its query.
@@ -103,7 +125,6 @@ def _combine(
     mine = step < count
     tl.store(logits_indices + first + step, place + step, mask=mine)
 
-    length = tl.load(seq_lens + request)
     known = tl.load(prefill_len + row)
     wanted = mine & (length > known)
     draft = step - NEW
@@ -114,6 +135,20 @@ def _combine(
         # A row whose first logit is still one of the prompt's keeps the prompt's token there.
         wanted = wanted & ((step > 0) | (length - count >= known))
     tl.store(input_ids + place + step, token, mask=wanted)
+
+
+@triton.jit
+def _combine(
+    input_ids, logits_indices, idx_mapping, last_sampled, query_start_loc, seq_lens, prefill_len, drafts, drafts_stride,
+    cu_num_logits, num_steps, NEW: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    request = tl.program_id(0)
+    row = tl.load(idx_mapping + request)
+    length = tl.load(seq_lens + request)
+    fill_combined(
+        input_ids, logits_indices, last_sampled, query_start_loc, prefill_len, drafts, drafts_stride, cu_num_logits,
+        num_steps, request, row, length, NEW, WIDTH,
+    )  # fmt: skip
 
 
 def combine_sampled_and_draft_tokens(
@@ -130,15 +165,36 @@ def combine_sampled_and_draft_tokens(
 ) -> torch.Tensor:
     """A program a request: its sampled token and its drafts in one store."""
     assert num_new_sampled_tokens in (0, 1), f"num_new_sampled_tokens must be 0 or 1, got {num_new_sampled_tokens}"
-    num_reqs, num_steps = idx_mapping.shape[0], draft_tokens.shape[-1]
     logits_indices = torch.empty(num_logits, dtype=torch.int64, device=input_ids.device)
-    if num_reqs and num_logits:
+    call = (
+        input_ids, logits_indices, idx_mapping, last_sampled_tokens, query_start_loc, seq_lens, prefill_len,
+        draft_tokens, cu_num_logits, num_new_sampled_tokens,
+    )  # fmt: skip
+    if not defer("combine", call):
+        launch_combine(*call)
+    return logits_indices
+
+
+def launch_combine(
+    input_ids: torch.Tensor,
+    logits_indices: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    last_sampled_tokens: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    prefill_len: torch.Tensor,
+    draft_tokens: torch.Tensor,
+    cu_num_logits: torch.Tensor,
+    num_new_sampled_tokens: int,
+) -> None:
+    """Alone."""
+    num_reqs, num_steps = idx_mapping.shape[0], draft_tokens.shape[-1]
+    if num_reqs and logits_indices.shape[0]:
         _combine[(num_reqs,)](
             input_ids, logits_indices, idx_mapping, last_sampled_tokens, query_start_loc, seq_lens, prefill_len,
             draft_tokens, draft_tokens.stride(0), cu_num_logits, num_steps, NEW=num_new_sampled_tokens,
             WIDTH=triton.next_power_of_2(num_steps + num_new_sampled_tokens), num_warps=1,
         )  # fmt: skip
-    return logits_indices
 
 
 @triton.jit(do_not_specialize=["num_reqs"])
@@ -261,13 +317,19 @@ def post_update_num_computed_tokens(
 
 
 @triton.jit
-def _expand(rows, local_pos, idx_mapping, cu_num_logits, WIDTH: tl.constexpr):
-    request = tl.program_id(0)
+def fill_expanded(rows, local_pos, cu_num_logits, request, row, WIDTH: tl.constexpr):
+    """A request's state row and place for each of its logits."""
     first = tl.load(cu_num_logits + request)
     step = tl.arange(0, WIDTH)
     mine = step < tl.load(cu_num_logits + request + 1) - first
-    tl.store(rows + first + step, tl.load(idx_mapping + request), mask=mine)
+    tl.store(rows + first + step, row, mask=mine)
     tl.store(local_pos + first + step, step, mask=mine)
+
+
+@triton.jit
+def _expand(rows, local_pos, idx_mapping, cu_num_logits, WIDTH: tl.constexpr):
+    request = tl.program_id(0)
+    fill_expanded(rows, local_pos, cu_num_logits, request, tl.load(idx_mapping + request), WIDTH)
 
 
 def expand_idx_mapping(
@@ -279,8 +341,21 @@ def expand_idx_mapping(
     """A program a request, of at most max_expand_len logits."""
     rows = idx_mapping.new_empty(total_num_logits)
     local_pos = torch.empty(total_num_logits, dtype=torch.int32, device=idx_mapping.device)
+    call = (rows, local_pos, idx_mapping, cu_num_logits, max_expand_len)
+    if not defer("expand", call):
+        launch_expand(*call)
+    return rows, local_pos
+
+
+def launch_expand(
+    rows: torch.Tensor,
+    local_pos: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    cu_num_logits: torch.Tensor,
+    max_expand_len: int,
+) -> None:
+    """Alone."""
     num_reqs = idx_mapping.shape[0]
-    if num_reqs and total_num_logits:
+    if num_reqs and rows.shape[0]:
         width = triton.next_power_of_2(max_expand_len)
         _expand[(num_reqs,)](rows, local_pos, idx_mapping, cu_num_logits, WIDTH=width, num_warps=1)
-    return rows, local_pos
