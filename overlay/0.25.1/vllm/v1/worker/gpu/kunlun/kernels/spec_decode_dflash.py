@@ -59,30 +59,30 @@ def _prepare(
         else:
             newest = tl.load(next_tokens + state).to(tl.int32)
         query = tl.arange(0, QUERIES)
-        inside = query < num_query
-        place = request * num_query + query
-        position = following + query
-        tl.store(input_ids + place, tl.where(query == 0, newest, mask_token), mask=inside)
-        tl.store(positions + place, tl.minimum(position, max_model_len - 1), mask=inside)
-        tl.store(query_slots + place, _slot(blocks, position, last_block, size, inside), mask=inside)
+        asked = query < num_query
+        spot = request * num_query + query
+        after = following + query
+        tl.store(input_ids + spot, tl.where(query == 0, newest, mask_token), mask=asked)
+        tl.store(positions + spot, tl.minimum(after, max_model_len - 1), mask=asked)
+        tl.store(query_slots + spot, _slot(blocks, after, last_block, size, asked), mask=asked)
 
-        sampled = inside & (query >= FIRST) & (query - FIRST < num_steps)
+        sampled = asked & (query >= FIRST) & (query - FIRST < num_steps)
         sample = request * num_steps + query - FIRST
-        tl.store(sample_indices + sample, place, mask=sampled)
-        tl.store(sample_pos + sample, position + (1 - FIRST), mask=sampled)
+        tl.store(sample_indices + sample, spot, mask=sampled)
+        tl.store(sample_pos + sample, after + (1 - FIRST), mask=sampled)
         tl.store(sample_rows + sample, row, mask=sampled)
         tl.store(seq_lens + request, following + num_query)
     else:
         # For replays of a graph: rows behind the batch have no length, no slot, and a sample of no request.
-        place = (request - num_reqs) * CHUNK + tl.arange(0, CHUNK)
+        entry = (request - num_reqs) * CHUNK + tl.arange(0, CHUNK)
         queries = num_reqs * num_query
-        tl.store(query_start_loc + place, tl.minimum(place * num_query, queries), mask=place <= max_num_reqs)
-        tl.store(seq_lens + place, 0, mask=(place >= num_reqs) & (place < max_num_reqs))
-        tl.store(query_slots + place, PAD, mask=(place >= queries) & (place < max_num_tokens))
-        unused = (place >= num_reqs * num_steps) & (place < max_num_reqs * num_steps)
-        tl.store(sample_indices + place, 0, mask=unused)
-        tl.store(sample_pos + place, 0, mask=unused)
-        tl.store(sample_rows + place, -1, mask=unused)
+        tl.store(query_start_loc + entry, tl.minimum(entry * num_query, queries), mask=entry <= max_num_reqs)
+        tl.store(seq_lens + entry, 0, mask=(entry >= num_reqs) & (entry < max_num_reqs))
+        tl.store(query_slots + entry, PAD, mask=(entry >= queries) & (entry < max_num_tokens))
+        unused = (entry >= num_reqs * num_steps) & (entry < max_num_reqs * num_steps)
+        tl.store(sample_indices + entry, 0, mask=unused)
+        tl.store(sample_pos + entry, 0, mask=unused)
+        tl.store(sample_rows + entry, -1, mask=unused)
 
 
 def prepare_dflash_inputs(
