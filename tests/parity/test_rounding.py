@@ -80,6 +80,8 @@ def _compare(site: Site, case: Case, function: Any) -> harness.Report:
 def _outcomes(launcher: str, function: Any) -> dict[str, bool]:
     found = {}
     for case in harness.all_cases(SITES[launcher]):
+        if case.make()[0][0].dtype != torch.float32:
+            continue  # the bounds are of float32; to 16 bits either result is rounded once more
         try:
             _compare(SITES[launcher], case, function)
             found[case.name] = True
