@@ -130,6 +130,34 @@ def test_a_record_says_what_its_cells_say(tmp_path: Path) -> None:
     assert report.make(with_cells, None).total == 1
 
 
+def test_a_record_names_no_folder_of_the_machine() -> None:
+    words = (
+        "kunlunfork",
+        "matrix",
+        "run",
+        "--repo",
+        "/home/me/x",
+        "--results=/tmp/a b/r.jsonl",
+        "--out",
+        "../../r",
+        "-k",
+        "a/b",
+    )
+    line = records.lines([replace(CELL, run=replace(RUN, command=words))])[0]
+    assert line["command"] == [
+        "kunlunfork",
+        "matrix",
+        "run",
+        "--repo",
+        "x",
+        "--results=r.jsonl",
+        "--out",
+        "r",
+        "-k",
+        "a/b",
+    ]
+
+
 def test_what_was_recorded_here_can_be_read(content: Content) -> None:
     found = results.load([content.root / "ci" / "results" / "matrix.jsonl"]).records
     assert found and all(r.cells for r in found)

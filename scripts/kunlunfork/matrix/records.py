@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from kunlunfork.matrix import resultlines
@@ -99,7 +100,7 @@ def _line(group: Sequence[Cell]) -> dict[str, Any]:
         "schema": SCHEMA,
         "what": WHAT,
         "date": last.date,
-        "command": list(last.command),
+        "command": [_public(word) for word in last.command],
         "machine": last.machine,
         "pin": last.pin,
         "device": last.device,
@@ -115,6 +116,14 @@ def _line(group: Sequence[Cell]) -> dict[str, Any]:
         "seconds": round(sum(c.seconds for c in group), 1),
         "launchers": list(launchers.values()),
     }
+
+
+def _public(word: str) -> str:
+    """A word of a command line without the folders of this machine: records are kept where all can read them."""
+    option, equals, value = word.partition("=")
+    if equals and option.startswith("-"):
+        return f"{option}={_public(value)}"
+    return PurePosixPath(word).name if word.startswith(("/", "~", "..")) else word
 
 
 def parse(raw: Mapping[str, Any]) -> Record:
