@@ -47,7 +47,7 @@ def test_greedy_verification_stays_near_upstreams(requests: int) -> None:
 
 @pytest.mark.parametrize("requests", [8, 64, 128, 1024])
 @pytest.mark.parametrize("drafts", [False, True])
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 52), (torch.bfloat16, 84)])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 47), (torch.bfloat16, 80)])
 def test_random_numbers_do_not_grow_with_the_batch(requests: int, limit: int, drafts: bool, dtype: torch.dtype) -> None:
     """5 int64 an element of a piece. Upstream's logits are float32 by then; others have their statistics so."""
     assert _rejection("rejection_sample", requests, dtype, drafts) <= limit
@@ -57,7 +57,7 @@ def test_block_verification() -> None:
     assert _rejection("rejection_sample", 1024, torch.float32, drafts=True, block=True) <= 130
 
 
-@pytest.mark.parametrize(("name", "limit"), [("gumbel_sample", 50), ("gumbel_sample_greedy", 8)])
+@pytest.mark.parametrize(("name", "limit"), [("gumbel_sample", 42), ("gumbel_sample_greedy", 8)])
 @pytest.mark.parametrize("requests", [64, 1024])
 def test_sampling(name: str, limit: int, requests: int) -> None:
     function = harness.implementation(f"sample_gumbel:{name}", "torch")

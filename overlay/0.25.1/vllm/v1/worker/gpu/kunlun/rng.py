@@ -100,8 +100,11 @@ def _rounds(counter: tuple[Word, Word], key: tuple[Word, Word], outputs: int) ->
         c2, c3 = _mix(p0, c3, keys_1[i], full), p0
     p1 = _product(c2, _MUL_1)
     if outputs <= 2:
-        # Words 0 and 1 depend on words 1 and 2 of the round before only.
-        last = _product(_mix(_product(c0, _MUL_0), c3, keys_1[8], full), _MUL_1)
+        # Words 0 and 1 depend on words 1 and 2 of the round before only; the others need not be kept.
+        del c1, c2
+        c0 = _mix(_product(c0, _MUL_0), c3, keys_1[8], full)
+        del c3
+        last = _product(c0, _MUL_1)
         first = _mix(last, p1, keys_0[9], full)
         return (first,) if outputs == 1 else (first, last & _LOW)
     p0 = _product(c0, _MUL_0)

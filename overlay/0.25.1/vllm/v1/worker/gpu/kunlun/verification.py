@@ -27,13 +27,13 @@ def statistics_piece(target_logits: torch.Tensor) -> int:
 
 
 def _first_where(numbers: torch.Tensor, maximum: torch.Tensor, first: int, vocab: int) -> torch.Tensor:
-    """Lowest vocabulary id where each row of `numbers` (without NaN) is its maximum [rows]. `numbers` is used up.
+    """Lowest vocabulary id where each row of `numbers` (without NaN) is its maximum [rows], int32. `numbers` is used up.
 
     Explicit, since not every device's argmax has an order of ties; bfloat16 logits tie all the time. In place, and in
     the type of the numbers, which holds every id below 2**24.
     """
     left = torch.arange(vocab - first, vocab - first - numbers.shape[1], -1, dtype=numbers.dtype, device=numbers.device)
-    return vocab - numbers.eq_(maximum.unsqueeze(1)).mul_(left).amax(dim=1).to(torch.int64)
+    return vocab - numbers.eq_(maximum.unsqueeze(1)).mul_(left).amax(dim=1).to(torch.int32)
 
 
 def _exp_sum(part: torch.Tensor, maximum: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -69,6 +69,7 @@ def target_statistics(
     if len(firsts) > 1:
         maximum = torch.stack(maxima)
         argmax = torch.where(maximum == maximum.amax(dim=0), torch.stack(firsts), vocab).amin(dim=0)
+    argmax = argmax.to(torch.int64)
     return argmax, _logsumexp(maxima, sums) if with_logsumexp else maxima[0]
 
 
@@ -98,4 +99,4 @@ def gumbel_argmax(columns: Columns, key: torch.Tensor, vocab: int, use_fp64: boo
         else:
             token = torch.where(top > best, found, token)
             best = torch.maximum(best, top)
-    return token
+    return token.to(torch.int64)

@@ -8,7 +8,7 @@ torch's, so a decision can differ only where both sides of its comparison agree 
 Upstream's names: R requests, L rows of logits (each request's draft tokens and one more), S = num_speculative_steps,
 V = the smaller of the target's and the draft's vocabulary. Nothing exists at [L, V]: all passes over the vocabulary go
 piece by piece. The statistics' temporaries are 16 to 48 MiB, with block verification three times that; the noise's,
-[R, V] by pieces, 49 MiB (five int64 and more: tests/parity/test_memory.py).
+[R, V] by pieces, 41 MiB (five int64 and more: tests/parity/test_memory.py).
 Rows of greedy requests get both although nobody reads them: the device alone knows which they are. Where the host knows
 that all are, `rejection_sample_greedy` does without.
 """
