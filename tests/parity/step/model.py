@@ -2,8 +2,9 @@
 """Models that compute nothing: what they say is a hash of what they are given.
 
 A hidden state is the hash of (token, position, slots of the cache), so a wrong token, position or slot changes what is
-sampled; slots are a request's own. The target mostly follows a fixed successor of the token, and the draft model
-guesses that successor right three times out of four, so that drafts are accepted now and then.
+sampled; slots are a request's own. The target mostly follows a fixed successor of the token, and the draft model often
+guesses that successor, so that drafts are accepted now and then. DFlash's draft model is given masks where it is to
+predict, so with it both go by the position (`by_position`).
 
 Attention is never computed: its backend hands on the metadata that upstream made, for comparing.
 """
@@ -94,11 +95,12 @@ class Target(nn.Module):
     has_own_embed_tokens = False
     requires_raw_input_tokens = False
 
-    def __init__(self, vocab: int, slots: Slots, aux: bool) -> None:
+    def __init__(self, vocab: int, slots: Slots, aux: bool, by_position: bool) -> None:
         super().__init__()
         self.vocab = vocab
         self.slots = slots
         self.aux = aux
+        self.by_position = by_position
 
     def get_eagle3_default_aux_hidden_state_layers(self) -> tuple[int, ...]:
         return (1,)
@@ -107,31 +109,32 @@ class Target(nn.Module):
         pass
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, **unused: Any) -> Any:
-        hidden = hidden_states(input_ids, positions, self.slots(input_ids.shape[0]))
+        hidden = hash_states(input_ids, positions, self.slots(input_ids.shape[0]))
         return (hidden, [hidden]) if self.aux else hidden
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return logits(hidden, self.vocab, lean=True)
+        return logits(hidden, self.vocab, hidden[:, 2 if self.by_position else 1])
 
 
-def hidden_states(tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """[n, WIDTH] float32 of small whole numbers: 20 bits of the hash, and the token."""
+def hash_states(tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """[n, WIDTH] float32 of small whole numbers: 20 bits of the hash, the token, the position."""
     state = stir(tokens.long() * 7919 + positions * 104729 + 1)
     for group in slots:
         state = stir(state + (group + 2) * 31)
     hidden = torch.zeros(tokens.shape[0], WIDTH, device=tokens.device)
     hidden[:, 0] = state & 0xFFFFF
     hidden[:, 1] = tokens
+    hidden[:, 2] = positions
     return hidden
 
 
-def logits(hidden: torch.Tensor, vocab: int, lean: bool) -> torch.Tensor:
-    """[n, vocab] float32: multiples of 1/64 below 8, no two rows alike; with `lean` towards the token's successor."""
+def logits(hidden: torch.Tensor, vocab: int, towards: torch.Tensor | None) -> torch.Tensor:
+    """[n, vocab] float32: multiples of 1/64 below 8, no two rows alike; they lean to the successor of `towards` [n]."""
     column = torch.arange(vocab, device=hidden.device)
     row = hidden[:, 0].long().unsqueeze(1)
     values = (stir(row * 613 + column * 7907 + 5) & 0x1FF).float() / 64
-    if lean:
-        values += torch.where(column == successor(hidden[:, 1].long(), vocab).unsqueeze(1), LEAN, 0.0)
+    if towards is not None:
+        values += torch.where(column == successor(towards.long(), vocab).unsqueeze(1), LEAN, 0.0)
     return values
 
 
@@ -140,14 +143,15 @@ def successor(token: torch.Tensor, vocab: int) -> torch.Tensor:
 
 
 class Draft(nn.Module):
-    """The model that DSpark's and DFlash's speculators run."""
+    """The model that speculators run: DSpark's, DFlash's and EAGLE's."""
 
     draft_id_to_target_id = None
 
-    def __init__(self, vocab: int, slots: Slots) -> None:
+    def __init__(self, vocab: int, slots: Slots, by_position: bool) -> None:
         super().__init__()
         self.vocab = vocab
         self.slots = slots
+        self.by_position = by_position
         # What the last context step was given: states, positions, slots.
         self.context: list[Any] = []
 
@@ -157,15 +161,21 @@ class Draft(nn.Module):
     def precompute_and_store_context_kv(self, hidden: torch.Tensor, positions: torch.Tensor, slots: Any = None) -> None:
         self.context = [hidden.clone(), positions.clone(), slots.clone() if isinstance(slots, torch.Tensor) else slots]
 
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, **unused: Any) -> torch.Tensor:
-        return hidden_states(input_ids, positions, self.slots(input_ids.shape[0]))
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, hidden_states: torch.Tensor | None = None, **unused: Any
+    ) -> torch.Tensor:
+        given = self.slots(input_ids.shape[0])
+        if hidden_states is not None:
+            # EAGLE goes on from the target's states.
+            given = torch.cat([given, hidden_states[:, 0].long().unsqueeze(0)])
+        return hash_states(input_ids, positions, given)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return logits(hidden, self.vocab, lean=True)
+        return logits(hidden, self.vocab, hidden[:, 2] - 1 if self.by_position else hidden[:, 1])
 
     def compute_draft_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         # Weaker than the bias, or no guess would be right.
-        return logits(hidden, self.vocab, lean=False) / 4
+        return logits(hidden, self.vocab, None) / 4
 
     def markov_embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return tokens.long()

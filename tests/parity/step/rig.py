@@ -70,15 +70,17 @@ def _description(shape: Shape) -> dict[str, Any]:
     }
 
 
-def config(shape: Shape) -> Any:
-    """The VllmConfig of an engine of this shape."""
-    from vllm.engine.arg_utils import EngineArgs
+def _draft_name(shape: Shape) -> str:
+    return f"{shape.speculator}-{shape.vocab}-{shape.max_len}-{shape.bonus_anchor}"
 
-    spec = None
-    if shape.drafts:
-        seen = {"mask_token_id": shape.vocab - 2, "target_layer_ids": [0]}
-        draft = _description(shape) | seen
-        draft |= {
+
+def _draft(shape: Shape) -> dict[str, Any]:
+    seen = {"mask_token_id": shape.vocab - 2, "target_layer_ids": [0]}
+    parts: dict[str, dict[str, Any]] = {
+        "eagle": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+        "dflash": {"architectures": ["DFlashDraftModel"], "dflash_config": seen, "block_size": 7, **seen},
+        "dspark": {
+            **seen,
             "architectures": ["Qwen3DSparkModel"],
             "dflash_config": seen,
             "block_size": 7,
@@ -86,10 +88,20 @@ def config(shape: Shape) -> Any:
             "markov_head_type": "vanilla",
             "enable_confidence_head": False,
             "dspark_bonus_anchor": shape.bonus_anchor,
-        }
+        },
+    }
+    return _description(shape) | parts[shape.speculator]
+
+
+def config(shape: Shape) -> Any:
+    """The VllmConfig of an engine of this shape."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    spec = None
+    if shape.drafts:
         spec = {
-            "method": "dspark",
-            "model": _write_config(f"draft-{shape.vocab}-{shape.max_len}-{shape.bonus_anchor}", draft),
+            "method": shape.speculator,
+            "model": _write_config(_draft_name(shape), _draft(shape)),
             "num_speculative_tokens": shape.drafts,
             "draft_sample_method": "probabilistic" if shape.probabilistic else "greedy",
         }
@@ -260,20 +272,25 @@ def _kernels(row_by_row: bool) -> Iterator[None]:
 def _patched(shape: Shape) -> Iterator[None]:
     """Hash models where upstream would load weights."""
     from vllm.v1.worker.gpu import model_runner as upstream
-    from vllm.v1.worker.gpu.spec_decode.dspark import speculator
+    from vllm.v1.worker.gpu.spec_decode.dflash import speculator as dflash
+    from vllm.v1.worker.gpu.spec_decode.dspark import speculator as dspark
+    from vllm.v1.worker.gpu.spec_decode.eagle import speculator as eagle
 
     class Loader:
         def load_model(self, vllm_config: Any, model_config: Any) -> Any:
             model.register(vllm_config, "target", shape.groups)
-            return model.Target(shape.vocab, lambda n: _no_slots(n), aux=bool(shape.drafts))
+            aux = bool(shape.drafts) and shape.speculator != "eagle"
+            return model.Target(shape.vocab, _no_slots, aux, shape.speculator == "dflash")
 
     def load_draft(target: Any, vllm_config: Any) -> Any:
         model.register(vllm_config, "draft", shape.groups[:1])
-        return model.Draft(shape.vocab, lambda n: _no_slots(n))
+        return model.Draft(shape.vocab, _no_slots, shape.speculator == "dflash")
 
     with (
         mock.patch.object(upstream, "get_model_loader", lambda config: Loader()),
-        mock.patch.object(speculator, "load_dspark_model", load_draft),
+        mock.patch.object(dspark, "load_dspark_model", load_draft),
+        mock.patch.object(dflash, "load_dflash_model", load_draft),
+        mock.patch.object(eagle, "load_eagle_model", load_draft),
     ):
         yield
 

@@ -23,10 +23,11 @@ class Shape:
     """The engine of a trace.
 
     max_reqs: rows of state. max_len: tokens of a request. budget: tokens of a step. blocks: in the pool, the null
-    block included; groups: block size of each KV cache group. drafts: K, 0 without speculation; bonus_anchor: the
-    1 + K layout; probabilistic: drafts are drawn; method: of rejection ('standard', 'block', 'synthetic').
-    overlapped: outputs arrive a step late, as with async scheduling. buckets: token counts of graphs, () for none.
-    views: whether the fork's device sees host memory, which Kunlun's does not; upstream's always does.
+    block included; groups: block size of each KV cache group. drafts: K, 0 without speculation; speculator: upstream's
+    name of the method ('dspark', 'dflash', 'eagle'); bonus_anchor: dspark's 1 + K layout; probabilistic: drafts are
+    drawn; method: of rejection ('standard', 'block', 'synthetic'). overlapped: outputs arrive a step late, as with
+    async scheduling. buckets: token counts of graphs, () for none; not with 'eagle'. views: whether the fork's device
+    sees host memory, which Kunlun's does not; upstream's always does.
     """
 
     max_reqs: int = 6
@@ -36,6 +37,7 @@ class Shape:
     groups: tuple[int, ...] = (16,)
     vocab: int = 61
     drafts: int = 0
+    speculator: str = "dspark"
     bonus_anchor: bool = False
     probabilistic: bool = False
     method: str = "standard"
@@ -46,7 +48,8 @@ class Shape:
     @property
     def lookahead(self) -> int:
         """Slots beyond the scheduled tokens that the draft model writes to (upstream's `num_lookahead_tokens`)."""
-        return self.drafts
+        # dflash asks for the last sampled token as well.
+        return self.drafts + (self.speculator == "dflash")
 
 
 @dataclass(frozen=True)
