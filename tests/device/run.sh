@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
 # fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
-# CHECK: uva, ops, replay, memory, numbers (e2e and host), e2e, host, eager, graphs, wide, rate. Each variant is a
+# CHECK: uva, ops, replay, memory, numbers (e2e and host), e2e, host, eager, graphs, fused, wide, rate. Each variant is a
 # process of its own; results of a check are compared at its end, and all that was written is packed into
-# OUT/results.tar.gz after each check. All but the last four and uva end when KUNLUN_DEVICE_SECONDS (570) have passed.
+# OUT/results.tar.gz after each check. All but the last five and uva end when KUNLUN_DEVICE_SECONDS (570) have passed.
 # KUNLUN_DEVICE_BACKEND: what ops and replay compare (torch).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -55,6 +55,11 @@ for check in "$@"; do
       engine graphs-torch-noview fork KUNLUN_KERNELS=torch -- --graphs --forbid-syncs --hide-views
       engine graphs-auto-noview fork -- --graphs --hide-views
       python3 "$here/compare.py" "$out"/graphs-{upstream,torch,torch-noview,auto-noview}.json ;;
+    fused)
+      engine graphs-upstream site -- --graphs
+      engine graphs-fused fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs
+      engine graphs-fused-noview fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs --hide-views
+      python3 "$here/compare.py" "$out"/graphs-{upstream,fused,fused-noview}.json ;;
     wide)
       engine wide-upstream site -- --wide
       engine wide-torch fork KUNLUN_KERNELS=torch -- --wide
