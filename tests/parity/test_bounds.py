@@ -94,14 +94,22 @@ def test_prefill_never_reads_past_the_table(backend: str) -> None:
     fill = harness.implementation("input_batch:prepare_prefill_inputs", backend)
     table = torch.arange(10, dtype=torch.int32).view(2, 5)
     ids, following = torch.zeros(4, dtype=torch.int32), _ints(50, 51)
+    if harness.PIN >= (0, 27):
+        # A row for each token ahead, and 0 where the prefill has ended.
+        following = following.unsqueeze(0)
     fill(ids, following, _ints(1), _ints(0, 4), table, _ints(0, 5), _ints(0, 3))
     assert ids[:2].tolist() == [8, 9]
-    assert following.tolist() == [50, 51]
+    assert following.tolist() == ([50, 51] if harness.PIN < (0, 27) else [[50, 0]])
+
+
+def _meta(addresses: torch.Tensor) -> tuple[Any, ...]:
+    """Upstream's, of one segment with pages of 8 elements."""
+    return (addresses, 8, 8, 1) if harness.PIN < (0, 27) else (addresses, torch.tensor([8]), 1, 8, 1)
 
 
 @both
 def test_zeroing_without_tensors_is_refused(backend: str) -> None:
-    zeroer = SimpleNamespace(_meta=(torch.zeros(1, dtype=torch.uint64), 8, 8, 1))
+    zeroer = SimpleNamespace(_meta=_meta(torch.zeros(1, dtype=torch.uint64)))
     unsupported = _module("unsupported").UnsupportedOnKunlun
     zero = harness.implementation("worker_utils:zero_block_ids", backend)
     with pytest.raises(unsupported, match="KV cache"):
@@ -110,7 +118,7 @@ def test_zeroing_without_tensors_is_refused(backend: str) -> None:
 
 
 def test_caches_that_are_no_tensor_are_refused() -> None:
-    zeroer = SimpleNamespace(_meta=(_ints(4096, dtype=torch.int64).view(torch.uint64), 8, 8, 1))
+    zeroer = SimpleNamespace(_meta=_meta(_ints(4096, dtype=torch.int64).view(torch.uint64)))
     with pytest.raises(_module("unsupported").UnsupportedOnKunlun, match="KV cache"):
         _module("kv_segments").keep_kv_caches(zeroer, [torch.zeros(64), None])
 
@@ -118,7 +126,7 @@ def test_caches_that_are_no_tensor_are_refused() -> None:
 def test_freed_caches_are_not_kept_alive() -> None:
     cache = torch.ones(64, dtype=torch.int32)
     addresses = _ints(cache.data_ptr(), dtype=torch.int64).view(torch.uint64)
-    zeroer = SimpleNamespace(_meta=(addresses, 8, 8, 1))
+    zeroer = SimpleNamespace(_meta=_meta(addresses))
     segments = _module("kv_segments")
     segments.keep_kv_caches(zeroer, [cache])
     assert [view.shape for view in segments.segments(zeroer)] == [(8, 8)]

@@ -11,6 +11,10 @@ import pytest
 import torch
 from sites import spec_decode_dflash as site
 
+if harness.PIN >= (0, 27):
+    # Upstream mended it in 0.26.0; from 0.27.1 on the fork's launcher has nothing to mend either.
+    pytest.skip("no such bug", allow_module_level=True)
+
 LAUNCHER = "spec_decode_dflash:prepare_dflash_inputs"
 BLOCK_TABLE, BLOCK_SIZE = 12, 13
 

@@ -11,11 +11,12 @@ import random
 from collections.abc import Iterator, Sequence
 
 import torch
-from harness import N_RANDOM, Case, Site, State, cumulative, fresh, ints, original, poison
+from harness import N_RANDOM, PIN, Case, Site, State, cumulative, fresh, ints, original, poison
 
 MODULE = "vllm.v1.worker.gpu.input_batch"
 MAX, VOCAB = 7, 50
 IDX = [4, 0, 6, 2]
+LOOKAHEAD = PIN >= (0, 27)
 
 
 def _idx(rng: random.Random, n: int) -> torch.Tensor:
@@ -52,15 +53,16 @@ def _prefill(
     gap: int = 0,
     qsl_pad: int = 0,
     stale: int = 5,
+    ahead: int = 1,
 ) -> Case:
-    """rows: (tokens in this step, computed, prefill length)."""
+    """rows: (tokens in this step, computed, prefill length). ahead: tokens to remember, more than one since 0.27.1."""
     idx = _rows(len(rows)) if idx is None else idx
     lens = [r[0] for r in rows]
     return Case(
         name,
         fresh(
             poison(sum(lens) + stale),
-            poison(MAX),
+            poison(ahead, MAX) if LOOKAHEAD else poison(MAX),
             idx,
             cumulative(lens, len(lens) + 1 + qsl_pad),
             _table(columns, gap),
@@ -76,8 +78,9 @@ def prefill_sample(rng: random.Random, name: str = "drawn") -> Case:
         known, n = rng.randrange(0, 30), rng.choice([0, 1, 1, 3, 8])
         rows.append((n, rng.choice([0, known, rng.randrange(0, 32)]), known))
     return _prefill(
-        name, rows, _idx(rng, len(rows)), gap=rng.choice([0, 3]), qsl_pad=rng.randrange(3), stale=rng.randrange(9)
-    )
+        name, rows, _idx(rng, len(rows)), gap=rng.choice([0, 3]), qsl_pad=rng.randrange(3), stale=rng.randrange(9),
+        ahead=rng.choice([1, 1, 4]) if LOOKAHEAD else 1,
+    )  # fmt: skip
 
 
 def prefill_cases(rng: random.Random) -> Iterator[Case]:
@@ -95,6 +98,9 @@ def prefill_cases(rng: random.Random) -> Iterator[Case]:
     yield _prefill("no_row_left_stale", mixed, stale=0)
     yield _prefill("longer_than_a_triton_block", [(1, 3, 2), (1100, 2, 1200)], columns=1200)
     yield _prefill("empty_batch", [])
+    if LOOKAHEAD:
+        yield _prefill("three_tokens_ahead", mixed, ahead=3)
+        yield _prefill("ahead_past_the_prefill_and_the_row", [(9, 30, 40), (4, 5, 10), (3, 0, 9)], ahead=5)
     for i in range(N_RANDOM):
         yield prefill_sample(rng, f"random{i}")
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from harness import N_RANDOM, Case, Site, implementation, ints, kunlun_package, original, poison
+from harness import N_RANDOM, PIN, Case, Site, implementation, ints, kunlun_package, original, poison
 
 MODULE = "vllm.v1.worker.mamba_utils"
 # Raw addresses, which no two runs share.
@@ -114,12 +114,13 @@ def _precopy(
     skipped: Sequence[int] = (),
     idx_dtype: torch.dtype = torch.int32,
     chunk_bytes: int = 64 << 20,
+    mapped: bool = True,
     **settings: Any,
 ) -> Case:
-    """moves: (src column, dst column, bias) a request; rows in `skipped` have no state."""
+    """moves: (src column, dst column, bias) a request; rows in `skipped` have no state. Not mapped: no idx_mapping."""
     seed = rng.randrange(2**30)
     n = len(moves)
-    slots = rng.sample(range(STATES), n)
+    slots = rng.sample(range(STATES), n) if mapped else range(n)
 
     def make() -> tuple[Any, ...]:
         ctx = context(seed, n, **settings)[0]
@@ -127,7 +128,7 @@ def _precopy(
         for slot, move in zip(slots, moves, strict=True):
             src[slot], dst[slot], bias[slot] = move
         idx = torch.tensor([-1 if row in skipped else slot for row, slot in enumerate(slots)], dtype=idx_dtype)
-        return ctx, n, dst, src, bias, idx
+        return ctx, n, dst, src, bias, idx if mapped else None
 
     return _case(name, make, chunk_bytes, **settings)
 
@@ -165,6 +166,8 @@ def precopy_cases(rng: random.Random) -> Iterator[Case]:
     yield _precopy(rng, "batch_larger_than_the_first_one", _moves(rng, 6), first_batch=2)
     yield _precopy(rng, "bias_as_long_as_the_window", [(0, 1, WINDOW), (2, 3, 0)])
     yield _precopy(rng, "empty_batch", [], first_batch=1)
+    if PIN >= (0, 27):
+        yield _precopy(rng, "arrays_in_the_order_of_the_batch", [(0, 1, 0), (2, 3, 2), (-1, 6, 1)], mapped=False)
     for i in range(N_RANDOM):
         yield precopy_sample(rng, f"random{i}")
 

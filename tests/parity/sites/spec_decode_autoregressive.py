@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
 import torch
-from harness import N_RANDOM, Case, Site, cumulative, floats, fresh, ints, original, poison
+from harness import N_RANDOM, PIN, Case, Site, cumulative, floats, fresh, ints, original, poison
 
 MODULE = "vllm.v1.worker.gpu.spec_decode.autoregressive.speculator"
 STATES = 13
@@ -67,9 +67,10 @@ def batch(
 
 
 def states(rng: random.Random, flat: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """last_sampled int64, [n, 1] as RequestState has it or [n], and next_prefill_tokens."""
+    """last_sampled int64, [n, 1] as RequestState has it or [n], and next_prefill_tokens [n]; since 0.27.1 [2, n]."""
     last = ints(rng, STATES, low=0, high=99999, dtype=torch.int64)
-    return last if flat else last.unsqueeze(1), ints(rng, STATES, low=0, high=99999)
+    shape = (STATES,) if PIN < (0, 27) else (2, STATES)
+    return last if flat else last.unsqueeze(1), ints(rng, *shape, low=0, high=99999)
 
 
 def _prefill(

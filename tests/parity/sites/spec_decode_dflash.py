@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator, Sequence
 
 import torch
-from harness import N_RANDOM, Case, Site, fresh, ints, original, poison
+from harness import N_RANDOM, PIN, Case, Site, floats, fresh, ints, original, poison
 
-from sites.spec_decode_autoregressive import batch, buffers, states
+from sites.spec_decode_autoregressive import STATES, batch, buffers, states
 
 MODULE = "vllm.v1.worker.gpu.spec_decode.dflash.speculator"
 
@@ -41,6 +41,12 @@ def _case(
     table = poison(max_num_reqs, blocks)
     table[:n] = ints(rng, n, blocks, low=0, high=50000)
     last, following = states(rng, flat)
+    # Since 0.27.1 temperatures and seeds of the batch are copied, too: where to, and where from.
+    target: tuple[torch.Tensor, ...] = ()
+    source: tuple[torch.Tensor, ...] = ()
+    if PIN >= (0, 27):
+        target = (poison(STATES, dtype=torch.float32), poison(STATES, dtype=torch.int64))
+        source = (floats(rng, STATES), ints(rng, STATES, low=-(2**62), high=2**62, dtype=torch.int64))
     args = (
         buffers(max_num_reqs, max_num_tokens),
         slot_mappings[group],
@@ -49,11 +55,13 @@ def _case(
         poison(max_num_reqs * steps, dtype=torch.int64),
         poison(max_num_reqs * steps, dtype=torch.int64),
         poison(max_num_reqs * steps),
+        *target,
         batch(rng, lens, 1, 3, idx_dtype, high, starts),
         torch.tensor(sampled, dtype=torch.int32),
         torch.tensor(rejected, dtype=torch.int32),
         last,
         following,
+        *source,
         table,
         block_size,
         77777,

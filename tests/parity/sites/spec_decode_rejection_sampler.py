@@ -48,10 +48,14 @@ def _case(
         cu_num_logits=cu_num_logits,
         cu_num_logits_np=cu_num_logits.numpy().copy(),
     )
+    logits = floats(rng, rows, vocab)
+    count = torch.tensor(taken, dtype=torch.int32)
     self = SimpleNamespace(sampler=SimpleNamespace(sampling_states=Logprobs(num_logprobs), logprobs_mode=mode))
     return Case(
         name,
-        fresh(self, batch, sampled, torch.tensor(taken, dtype=torch.int32), floats(rng, rows, vocab)),
+        fresh(self, batch, sampled, count, logits)
+        if PIN < (0, 27)
+        else fresh(self, sampled, count, logits, cu_num_logits, batch.cu_num_logits_np, num_logprobs),
         tolerance=LOGPROBS,
     )
 

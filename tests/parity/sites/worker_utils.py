@@ -14,12 +14,18 @@ from harness import N_RANDOM, PIN, Case, Site, kunlun_package, original, poison
 
 MODULE = "vllm.v1.worker.utils"
 HEADS, SIZE = 2, 4
+DIFFERENT_PAGES = PIN >= (0, 27)
 # Ids behind the last one given are what malloc left; the addresses differ from run to run.
 SKIP = ("arg0._meta", "arg0._ids_pinned", "arg0._ids_gpu")
 
 
-def _zeroer(kernel: int, ratio: int, blocks: int, layout: str, dtype: torch.dtype, layers: int, shared: bool) -> Any:
-    """A zeroer over `layers` caches of `blocks` manager blocks of `ratio` kernel blocks, and the caches."""
+def _zeroer(
+    kernel: int, ratio: int, blocks: int, layout: str, dtype: torch.dtype, layers: int, shared: bool, wide: bool
+) -> Any:
+    """A zeroer over `layers` caches of `blocks` manager blocks of `ratio` kernel blocks, and the caches.
+
+    wide: in a second group, one more of twice as many heads (pages of different size: since 0.27.1).
+    """
     from vllm.v1.kv_cache_interface import FullAttentionSpec
     from vllm.v1.worker.utils import KVBlockZeroer
 
@@ -38,11 +44,20 @@ def _zeroer(kernel: int, ratio: int, blocks: int, layout: str, dtype: torch.dtyp
     spec = FullAttentionSpec(block_size=kernel * ratio, num_kv_heads=HEADS, head_size=SIZE, dtype=dtype)
     backend = SimpleNamespace(get_kv_cache_block_dim=lambda *a, **k: block_dim)
     names = [f"layer{i}" for i in range(layers)]
-    group = SimpleNamespace(kv_cache_spec=spec, kv_cache_group_id=0, backend=backend, layer_names=names)
-    other = SimpleNamespace(kv_cache_spec=object(), kv_cache_group_id=1)
+    group = SimpleNamespace(kv_cache_spec=spec, kv_cache_group_id=0, backend=backend, layer_names=list(names))
+    groups = [group, SimpleNamespace(kv_cache_spec=object(), kv_cache_group_id=2)]
+    if wide:
+        cache = poison(*shape[:-2], 2 * HEADS, SIZE, dtype=dtype)
+        caches.append(cache.transpose(0, 1) if layout == "permuted" else cache)
+        names.append("wide")
+        second = FullAttentionSpec(block_size=kernel * ratio, num_kv_heads=2 * HEADS, head_size=SIZE, dtype=dtype)
+        groups.append(
+            SimpleNamespace(kv_cache_spec=second, kv_cache_group_id=1, backend=backend, layer_names=names[-1:])
+        )
     context = {name: SimpleNamespace(kv_cache=cache) for name, cache in zip(names, caches, strict=True)}
-    concurrency = {} if PIN < (0, 26) else {"max_concurrency": 2}
-    zeroer = KVBlockZeroer(torch.device("cpu"), False, iter([group, other]), [kernel], "auto", context, **concurrency)
+    pinned: tuple[bool, ...] = (False,) if PIN < (0, 27) else ()
+    concurrency = {"max_concurrency": 2} if PIN[:2] == (0, 26) else {}
+    zeroer = KVBlockZeroer(torch.device("cpu"), *pinned, iter(groups), [kernel] * 2, "auto", context, **concurrency)
     # As the fork does behind upstream's __init__; a state space layer holds a list there.
     importlib.import_module(f"{kunlun_package()}.kv_segments").keep_kv_caches(zeroer, [[poison(3)], *caches])
     return zeroer, caches
@@ -60,9 +75,10 @@ def _case(
     layers: int = 2,
     shared: bool = False,
     capacity: int | None = None,
+    wide: bool = False,
 ) -> Case:
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
-        zeroer, caches = _zeroer(kernel, ratio, blocks, layout, dtype, layers, shared)
+        zeroer, caches = _zeroer(kernel, ratio, blocks, layout, dtype, layers, shared, wide)
         # The caches hang on the zeroer, so that they are compared.
         zeroer.caches = caches
         if capacity is not None:
@@ -88,6 +104,7 @@ def sample(rng: random.Random, name: str = "drawn") -> Case:
         dtype=rng.choice([torch.float32, torch.bfloat16, torch.uint8]),
         layers=rng.randrange(1, 4),
         shared=rng.random() < 0.3,
+        wide=DIFFERENT_PAGES and rng.random() < 0.3,
     )
 
 
@@ -101,7 +118,11 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield _case("a_block_given_twice", [2, 2, 0])
     yield _case("no_block", [])
     yield _case("page_of_odd_length", [1], kernel=3)
-    yield _case("more_ids_than_the_buffer_holds", [1, 4, 0], capacity=2)
+    if PIN < (0, 27):
+        yield _case("more_ids_than_the_buffer_holds", [1, 4, 0], capacity=2)
+    if DIFFERENT_PAGES:
+        yield _case("pages_of_different_size", [1, 4, 0], wide=True)
+        yield _case("pages_of_different_size_of_three_blocks", [3, 1], ratio=3, layout="blocks_first", wide=True)
     yield _case("no_attention_layer", [1], layers=0)
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
