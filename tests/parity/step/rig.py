@@ -331,7 +331,7 @@ def _graphs(shape: Shape, one: Any) -> None:
     from vllm.config.compilation import CUDAGraphMode
     from vllm.platforms import current_platform
     from vllm.v1.worker.gpu.cudagraph_utils import ModelCudaGraphManager
-    from vllm.v1.worker.gpu.spec_decode.dflash.cudagraph import DFlashCudaGraphManager
+    from vllm.v1.worker.gpu.spec_decode.dflash import speculator as dflash
 
     class Graphs(ModelCudaGraphManager):
         def run_fullgraph(self, desc: Any) -> Any:
@@ -341,7 +341,7 @@ def _graphs(shape: Shape, one: Any) -> None:
         def run_pw_graph(self, target: Any, model_inputs: Any) -> Any:
             return target(**model_inputs)
 
-    class DraftGraphs(DFlashCudaGraphManager):
+    class DraftGraphs(dflash.DFlashCudaGraphManager):
         def run_fullgraph(self, desc: Any) -> None:
             one.speculator._generate_draft(desc.num_reqs, desc.num_tokens, None, None, None)
 
@@ -353,9 +353,7 @@ def _graphs(shape: Shape, one: Any) -> None:
         one.cudagraph_manager = Graphs(one.vllm_config, DEVICE, mode, decode_query_len=one.decode_query_len)
         one.cudagraph_manager._graphs_captured = True
         if one.speculator is not None:
-            managed = DraftGraphs(
-                one.vllm_config, DEVICE, CUDAGraphMode.FULL_DECODE_ONLY,
-                decode_query_len=one.speculator.num_query_per_req, causal=one.speculator.dflash_causal,
-            )  # fmt: skip
-            managed._graphs_captured = True
-            one.speculator.query_cudagraph_manager = managed
+            # Its own method knows what this release's manager wants.
+            with mock.patch.object(dflash, "DFlashCudaGraphManager", DraftGraphs):
+                one.speculator.init_cudagraph_manager(mode)
+            one.speculator.query_cudagraph_manager._graphs_captured = True
