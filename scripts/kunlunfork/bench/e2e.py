@@ -41,9 +41,8 @@ def measure(
                     answers[i].append(answer)
         for i, engine in enumerate(engines):
             rows.append(row(engine, load, answers[i], rounds))
-        note(
-            f"{load} requests: " + ", ".join(f"{r['variant']} {r.get('tokens/s', '-')}" for r in rows[-len(engines) :])
-        )
+        told = zip(engines, rows[-len(engines) :], strict=True)
+        note(f"{load} requests: " + "; ".join(f"{e.variant.title} {r.get('tokens/s', '-')}" for e, r in told))
     return rows
 
 
@@ -91,5 +90,10 @@ def table(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         ratio = f"{r['tokens/s'] / upstream:.2f}" if upstream else ""
         low, high = r["range"]
         numbers = (f"{r['ttft ms']:.1f}", f"{r['tpot ms']:.2f}", f"{r['tpot p95 ms']:.2f}", f"{r['tpot p99 ms']:.2f}")
-        found.append((*first, str(r["tokens/s"]), f"{low}-{high}", ratio, *numbers, str(r["wrong"])))
+        found.append((*first, str(r["tokens/s"]), f"{low}-{high}", ratio, *numbers, _known(r["wrong"])))
     return found
+
+
+def _known(wrong: int | None) -> str:
+    """Only of a model whose answers are known."""
+    return "-" if wrong is None else str(wrong)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from kunlunfork.commands import benchengines
 from kunlunfork.commands._options import FOLDER, index_option, offline_option, repo_option, verb
 from kunlunfork.console import Console, table
 from kunlunfork.errors import ForkError
@@ -13,11 +14,12 @@ from kunlunfork.errors import ForkError
 
 @click.group("bench")
 def command() -> None:
-    """Measure the tool on this machine. Numbers, not a test: a missed target is told, the exit code stays 0.
+    """Measure the tool, or engines, on this machine. Numbers, not a test: a missed target is told, the exit code is 0.
 
     \b
     kunlunfork bench apply
     kunlunfork bench ladder --onto 0.33.0
+    kunlunfork bench e2e --model DIR --draft DIR
     """
 
 
@@ -165,3 +167,7 @@ def rebase(
             print(f"ladder: {told['arrived']} of {result['ladder']['cases']} arrived by {name}")
 
     console.result(result, show)
+
+
+command.add_command(benchengines.e2e)
+command.add_command(benchengines.host)
