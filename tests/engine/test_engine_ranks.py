@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from dataclasses import asdict
+from pathlib import Path
 
 import chain
 import jobs
@@ -56,3 +60,15 @@ def test_acceptance_is_that_of_the_construction(two):
 @pytest.mark.parametrize("engine", ["dense", "half"])
 def test_every_rank_runs_the_forks_kernels(two, engine):
     assert two[engine]["plans"] == ["CPUModelRunnerV2: torch kernels (auto: vLLM found no Triton)"] * 2
+
+
+def test_why_no_pipeline_runs_on_a_cpu(engines, tmp_path):
+    """Upstream's limit, with or without the fork: once this fails, PP=2 can be tested here."""
+    env = {**os.environ, "PYTHONPATH": str(engines.tree), "VLLM_LOGGING_LEVEL": "ERROR"}
+    command = [engines.python, Path(__file__).with_name("pplimit.py"), tmp_path]
+    done = subprocess.run(command, env=env, cwd=tmp_path, text=True, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["receive"] == "AttributeError: '_StreamPlaceholder' object has no attribute 'record_event'"
+    assert said["wait"] == "AttributeError: '_StreamPlaceholder' object has no attribute 'wait_event'"
+    assert said["record_stream"] != "works"
