@@ -92,13 +92,15 @@ def test_stale_positions_point_nowhere(garbage: int, backend: str) -> None:
 def test_prefill_never_reads_past_the_table(backend: str) -> None:
     """Draft slots of a prefilling row at the end of the last request's row."""
     fill = harness.implementation("input_batch:prepare_prefill_inputs", backend)
-    table = torch.arange(10, dtype=torch.int32).view(2, 5)
+    # What lies behind it would show.
+    table = torch.arange(15, dtype=torch.int32).view(3, 5)[:2]
     ids, following = torch.zeros(4, dtype=torch.int32), _ints(50, 51)
     if harness.PIN >= (0, 27):
         # A row for each token ahead, and 0 where the prefill has ended.
         following = following.unsqueeze(0)
     fill(ids, following, _ints(1), _ints(0, 4), table, _ints(0, 5), _ints(0, 3))
     assert ids[:2].tolist() == [8, 9]
+    assert ids.max() <= 9
     assert following.tolist() == ([50, 51] if harness.PIN < (0, 27) else [[50, 0]])
 
 

@@ -95,3 +95,18 @@ def test_temporaries_stay_small_however_many_rows(rows: int) -> None:
     verification = importlib.import_module(f"{harness.kunlun_package()}.verification")
     logits = torch.empty(rows, 151936, device="meta")
     assert 1 << 22 <= verification.statistics_piece(logits) <= (50 << 20) // 4
+
+
+@pytest.mark.parametrize("backend", ["torch", "fused"])
+def test_the_next_requests_token_is_no_draft(backend: str) -> None:
+    """It stands behind the last draft, and is here what the bonus row says."""
+    logits = torch.zeros(4, 8)
+    logits[range(4), [3, 5, 2, 6]] = 1.0
+    tokens, rows = torch.tensor([0, 3, 5, 2], dtype=torch.int32), torch.tensor([0, 0, 1, 1], dtype=torch.int32)
+    places = torch.tensor([0, 1, 0, 1], dtype=torch.int32)
+    sampled, num_sampled = harness.implementation(f"{LAUNCHER}_greedy", backend)(
+        logits, None, tokens, torch.tensor([0, 2, 4], dtype=torch.int32), torch.arange(4), rows[::2], rows, places,
+        torch.zeros(2), torch.zeros(2, dtype=torch.int64), 2,
+    )  # fmt: skip
+    assert num_sampled.tolist() == [2, 2]
+    assert sampled[:, :2].tolist() == [[3, 5], [2, 6]]
