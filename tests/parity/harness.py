@@ -242,6 +242,9 @@ def _run(function: Any, case: Case, guard: Any = None) -> Run:
             raise
         error = e
     seconds = time.perf_counter() - began
+    if DEVICE.type == "cuda":
+        # Or a copy on a stream of the launcher's own reaches memory that the next case has by then.
+        torch.cuda.synchronize()
     state = walk_call(args, kwargs)
     addresses = {
         k: (pointers[k], v.data_ptr()) for k, v in state.items() if isinstance(v, torch.Tensor) and k in pointers
