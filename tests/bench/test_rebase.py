@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -161,7 +162,10 @@ def test_what_upstream_made_as_well_has_arrived(tmp_path: Path) -> None:
 
 
 def _store(folder: Path) -> None:
-    """Three releases of one file, in the store of a cache; the content of none is known to a pin but the first."""
+    """Three releases of one file, in the store of a cache, and a clone with a pin of the first alone."""
+    for name in ("patches", "overlay"):
+        shutil.copytree(REPO / name / VERSION, folder / "clone" / name / VERSION)
+    (folder / "clone" / "pyproject.toml").symlink_to(REPO / "pyproject.toml")
     store = Store(Cache(folder).store)
     pin = Content(REPO, clone=True).pin(VERSION)
     newer = OLD.replace(b"import os\n", b"import os\nimport sys\n")
@@ -175,7 +179,7 @@ def _store(folder: Path) -> None:
 
 def _bench(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kunlunfork", "bench", "rebase", "--offline", "--repo", REPO, "--dir", folder, *args],
+        [sys.executable, "-m", "kunlunfork", "bench", "rebase", "--offline", "--repo", folder / "clone", "--dir", folder, *args],
         env={**os.environ, ENV: str(folder)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
