@@ -178,8 +178,9 @@ def _store(folder: Path) -> None:
 
 
 def _bench(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    where = ("--repo", folder / "clone", "--dir", folder)
     return subprocess.run(
-        [sys.executable, "-m", "kunlunfork", "bench", "rebase", "--offline", "--repo", folder / "clone", "--dir", folder, *args],
+        [sys.executable, "-m", "kunlunfork", "bench", "rebase", "--offline", *where, *args],
         env={**os.environ, ENV: str(folder)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
