@@ -343,10 +343,20 @@ def undo(root: Path, state: Path, journal: Journal, progress: Progress) -> None:
     _remove_folders(root, tuple(set(journal.made) - set(had)))
     if journal.old_lock is not None:
         steps.checkpoint("undo lock")
-        journals.replace_file(state / locks.NAME, locks.dump(journal.old_lock))
+        _keep_lock(state / locks.NAME, locks.dump(journal.old_lock))
     else:
         (state / locks.NAME).unlink(missing_ok=True)
     statefolder.end(state, journal.old_lock, progress)
+
+
+def _keep_lock(file: Path, data: bytes) -> None:
+    # A change writes its lock last, so the old one is mostly there still; a full disk would not take it again.
+    try:
+        there = paths.read_plain(file) == data
+    except (OSError, ForkError):
+        there = False
+    if not there:
+        journals.replace_file(file, data)
 
 
 def _check(root: Path, journal: Journal) -> None:
