@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
 # fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
-# CHECK: uva, ops, replay, memory, numbers (e2e and host), e2e, host, eager, graphs, fused, wide, rate. Each variant is a
+# CHECK: uva, ops, replay, memory, numbers (e2e and host), e2e, host, eager, graphs, fused, ranks, wide, rate. Each variant is a
 # process of its own; results of a check are compared at its end, and all that was written is packed into
 # OUT/results.tar.gz after each check. All but the last five and uva end when KUNLUN_DEVICE_SECONDS (570) have passed.
-# KUNLUN_DEVICE_BACKEND: what ops and replay compare (torch).
+# ranks wants two GPUs. KUNLUN_DEVICE_BACKEND: what ops and replay compare (torch).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 payload=$1 packed=$2 out=$HOME/results backend=${KUNLUN_DEVICE_BACKEND:-torch}
@@ -60,6 +60,18 @@ for check in "$@"; do
       engine graphs-fused fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs
       engine graphs-fused-noview fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs --hide-views
       python3 "$here/compare.py" "$out"/graphs-{upstream,fused,fused-noview}.json ;;
+    ranks) # on two GPUs
+      for variant in upstream torch fused; do
+        tree=fork; [ "$variant" = upstream ] && tree=site
+        KUNLUN_KERNELS=$variant PYTHONPATH="$site/$tree:$site/deps" in_time python3 "$here/ranks.py" --models "$HOME/m" \
+          --out "$out/ranks-$variant.json" 2> "$out/ranks-$variant.log" | grep plans || tail -n 25 "$out/ranks-$variant.log"
+      done
+      python3 - "$out"/ranks-{upstream,torch,fused}.json <<'END'
+import json, sys
+said = [json.load(open(name))["tokens"] for name in sys.argv[1:]]
+print("ranks: tokens of all variants", "equal" if all(one == said[0] for one in said) else "DIFFER")
+END
+      ;;
     wide)
       engine wide-upstream site -- --wide
       engine wide-torch fork KUNLUN_KERNELS=torch -- --wide
