@@ -9,11 +9,12 @@ import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import VERSION, Upstream, digest, undo
 
-from kunlunfork import git, make, newtree, paths, status, steps, target
+from kunlunfork import checkout, git, make, newtree, paths, status, steps, target
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
@@ -213,12 +214,20 @@ def test_an_error_while_git_writes_stops_it_and_leaves_nothing(
             time.sleep(0.001)
         raise error
 
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
     monkeypatch.setattr(newtree, "make_lock", failing)
+    monkeypatch.setattr(checkout.subprocess, "Popen", start)
     with pytest.raises(ForkError if isinstance(error, OSError) else KeyboardInterrupt):
         new(content, tmp_path / "tree", store, settings)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert any("read-tree" in map(str, child.args) for child in started)  # type: ignore[arg-type]
+    assert [child.args for child in started if child.returncode is None] == []
 
 
 @pytest.mark.parametrize(
