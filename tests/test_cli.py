@@ -143,6 +143,16 @@ def test_terminated_is_interrupted_unless_ignored(number: signal.Signals, ignore
     assert ("went on" in done.stderr) == ignored
 
 
+def test_what_libraries_want_done_at_the_end_is_done() -> None:
+    code = (
+        "import atexit, sys; from kunlunfork import cli\n"
+        "atexit.register(print, 'ended', file=sys.stderr)\n"
+        "sys.argv = ['kunlunfork', 'pins']; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "ended" in done.stderr
+
+
 def test_a_reader_that_goes_away_is_no_bug() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -14,7 +14,7 @@ from kunlunfork.overlay import Overlay
 from kunlunfork.patchfile import Patch
 from kunlunfork.paths import REGULAR, SYMLINK, Entry
 from kunlunfork.pins import Pin
-from kunlunfork.stages import Files, stages
+from kunlunfork.stages import Files, named, stages
 
 # Written by apply, read by `stamp.py` of the overlay: which fork this tree is.
 STAMP_PATH = b"vllm/v1/worker/gpu/kunlun/_build.py"
@@ -40,7 +40,7 @@ class Fork:
     @cached_property
     def patched(self) -> frozenset[bytes]:
         """Every path that the series names, before or after."""
-        return frozenset(p for patch in self.patches for f in patch.files for p in (f.old_path, f.new_path) if p)
+        return named(self.patches)
 
     @cached_property
     def added(self) -> Mapping[bytes, tuple[Entry, bytes]]:

@@ -21,6 +21,11 @@ _REMADE = f"see: kunlunfork lint; then edit a git tree and {REMAKE}"
 _ID_LENGTH = len(paths.blob_id(b""))
 
 
+def named(patches: Iterable[Patch]) -> frozenset[bytes]:
+    """Every path that patches name, before or after."""
+    return frozenset(p for patch in patches for f in patch.files for p in (f.old_path, f.new_path) if p is not None)
+
+
 def stages(patches: Sequence[Patch], base: Files) -> tuple[Stage, ...]:
     """The patched files that are there before the first patch and after each.
 
@@ -30,8 +35,7 @@ def stages(patches: Sequence[Patch], base: Files) -> tuple[Stage, ...]:
     Raises:
         ForkError: a patch does not fit, or does not give what it says.
     """
-    named = {p for patch in patches for f in patch.files for p in (f.old_path, f.new_path) if p is not None}
-    first = {p: have for p in sorted(named) if (have := base.get(p)) is not None}
+    first = {p: have for p in sorted(named(patches)) if (have := base.get(p)) is not None}
     return from_text(patches, first) or by_git(patches, first)
 
 
@@ -48,7 +52,7 @@ def from_text(patches: Sequence[Patch], first: Stage) -> tuple[Stage, ...] | Non
         for step in _fitting(patch, tree):
             if step.mismatches or not _is_plain(step.file, before):
                 return None
-        for path in {p for f in patch.files for p in (f.old_path, f.new_path) if p is not None}:
+        for path in named([patch]):
             made = tree.get(path)
             after.pop(path, None)
             if made is not None:

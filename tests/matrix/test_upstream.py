@@ -193,3 +193,13 @@ def test_the_pins_name_their_tests(content: Content) -> None:
     assert len(set(found.files)) == len(found.files)
     with pytest.raises(ForkError, match="no tests of upstream's are named"):
         upstreamtests.load(content, "0.1", "cpu")
+
+
+def test_a_second_run_that_comes_to_no_test_hides_no_loss(own: Content, place: Place) -> None:
+    cells = run(own, place, """
+mark = here / f"once-{which.TREE}"
+if mark.exists(): os._exit(3)
+mark.touch()
+def test_lost(): assert not fork
+""")  # fmt: skip
+    assert {test: cell.outcome for test, cell in cells.items()} == {f"{FILE}::test_lost": "failed"}

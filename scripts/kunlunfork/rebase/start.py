@@ -11,7 +11,7 @@ from kunlunfork.paths import show
 from kunlunfork.pins import Pin
 from kunlunfork.rebase.carry import Change
 from kunlunfork.rebase.treestore import TreeStore
-from kunlunfork.stages import Files, stages
+from kunlunfork.stages import Files, named, stages
 
 _FULL = 40
 
@@ -24,7 +24,7 @@ def changes(store: TreeStore, tree: str, pin: Pin, patches: Sequence[Patch]) -> 
     """
     comparable = [_comparable(patch) for patch in patches]
     base: Files = {}
-    for path in {p for patch in comparable for f in patch.files for p in (f.old_path, f.new_path) if p is not None}:
+    for path in named(comparable):
         entry = store.get(tree, path)
         base[path] = None if entry is None else (entry, store.blob(entry.blob))
     found = stages(comparable, base)
