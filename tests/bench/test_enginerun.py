@@ -87,6 +87,33 @@ def test_an_engine_that_failed_is_a_row(tmp_path: Path) -> None:
     assert row["error"] == "exit code 3" and e2e.table([row])[0][3:5] == ("failed", "exit code 3")
 
 
+class _Sampling:
+    """An engine that says what its variant would."""
+
+    error = None
+
+    def __init__(self, name: str, drafts: bool, said: str) -> None:
+        self.about = {"runner": "a runner"}
+        self.variant = Variant(name, drafts, (), {})
+        self.said = said
+        self.asked: list[dict[str, Any]] = []
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(question)
+        return {"tokens": 4, "seconds": 1.0, "ttft": [0.1], "tpot": [0.1], "wrong": None, "said": self.said}
+
+
+def test_sampled_tokens_are_compared_with_upstreams() -> None:
+    given = [("upstream V1", False, "x"), ("upstream V2", False, "a"), ("fork torch", False, "a"),
+             ("upstream V2", True, "b"), ("fork torch", True, "a")]  # fmt: skip
+    sampling: list[Any] = [_Sampling(*about) for about in given]
+    rows = e2e.measure(sampling, (2,), 2, 16, 16, lambda text: None, temperature=0.8)
+    assert [row["same"] for row in rows] == [False, True, True, True, False]
+    assert [question.get("temperature") for question in sampling[0].asked] == [0.8] * 3
+    told = {(row[0], row[1]): row[-1] for row in e2e.table(rows)}
+    assert told["fork torch", "-"] == "same" and told["fork torch", "dspark"] == "other"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

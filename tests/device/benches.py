@@ -36,6 +36,8 @@ def main() -> int:
     parser.add_argument("--views", action="store_true", help="the fork sees memory of the host")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--loads", default="8,32,128")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--only", default="", help="names of variants, such as 'upstream V2,fork fused'")
     options = parser.parse_args()
     rows = run_memory(options) if options.what == "memory" else run_numbers(options)
     return int(any("error" in row for row in rows))
@@ -67,7 +69,8 @@ def variants(options: argparse.Namespace, names: tuple[str, ...]) -> list[engine
 def names(options: argparse.Namespace) -> tuple[str, ...]:
     fused = (options.pay / "fork/vllm/v1/worker/gpu/kunlun/kernels").is_dir()
     ours = tuple(engines.FORK[k] for k in KERNELS if fused or k != "fused")
-    return (engines.UPSTREAM_V1, engines.UPSTREAM_V2, *ours)
+    found = (engines.UPSTREAM_V1, engines.UPSTREAM_V2, *ours)
+    return tuple(n for n in found if n in options.only.split(",")) if options.only else found
 
 
 def llm(drafts: bool) -> Mapping[str, Any]:
@@ -101,7 +104,7 @@ def run_numbers(options: argparse.Namespace) -> list[dict[str, Any]]:
         started = engines.start_all(sitting(options, Path(folder), 8), variants(options, names(options)), note)
         loads = [int(n) for n in options.loads.split(",")]
         if options.what != "host":
-            rows = e2e.measure(started, loads, options.rounds, 128, 256, note)
+            rows = e2e.measure(started, loads, options.rounds, 128, 256, note, options.temperature)
             write(options, "e2e", rows)
             show(e2e.HEADER, e2e.table(rows))
             found += rows

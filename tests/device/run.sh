@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
 # fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
-# CHECK: uva, ops, replay, memory, numbers (e2e and host), e2e, host, eager, graphs, fused, ranks, wide, rate. Each variant is a
-# process of its own; results of a check are compared at its end, and all that was written is packed into
+# CHECK: uva, ops, replay, memory, peak, numbers (e2e and host), e2e, host, sampled, pair, eager, graphs, fused, ranks,
+# wide, rate. Each variant is a process of its own; results of a check are compared at its end, and all that was written is packed into
 # OUT/results.tar.gz after each check. All but the last five and uva end when KUNLUN_DEVICE_SECONDS (570) have passed.
 # ranks wants two GPUs. KUNLUN_DEVICE_BACKEND: what ops and replay compare (torch).
 set -uo pipefail
@@ -43,6 +43,23 @@ for check in "$@"; do
     uva) PYTHONPATH="$site/fork:$site/deps" python3 "$here/uva.py" 2>&1 | grep -v WARN ;;
     memory|numbers|e2e|host)
       in_time python3 "$here/benches.py" "$check" --pay "$site" --models "$HOME/m" --out "$out/$check.json" ;;
+    sampled) # with temperature, views of host memory hidden from the fork
+      in_time python3 "$here/benches.py" e2e --pay "$site" --models "$HOME/m" --out "$out/sampled.json" --temperature 0.8 \
+        --only 'upstream V2,fork torch,fork fused' ;;
+    pair) # whether `auto` should be fused
+      in_time python3 "$here/benches.py" e2e --pay "$site" --models "$HOME/m" --out "$out/pair.json" --rounds 9 --views \
+        --only 'upstream V2,fork fused' ;;
+    peak)
+      for variant in upstream torch fused; do
+        tree=fork hide=--hide-views; [ "$variant" = upstream ] && tree=site hide=
+        for more in "" --no-drafts; do
+          echo "$variant $more"
+          requests=1024; [ -n "$more" ] && requests=64
+          KUNLUN_KERNELS=$variant PYTHONPATH="$site/$tree:$site/deps" in_time python3 "$here/peak.py" --models "$HOME/m" \
+            --requests $requests $hide $more --out "$out/peak-$variant$more.json" 2> "$out/peak-$variant$more.log" |
+            grep MiB || tail -n 25 "$out/peak-$variant$more.log"
+        done
+      done ;;
     eager)
       engine eager-upstream site -- 
       engine eager-torch fork KUNLUN_KERNELS=torch -- --forbid-syncs
@@ -57,9 +74,10 @@ for check in "$@"; do
       python3 "$here/compare.py" "$out"/graphs-{upstream,torch,torch-noview,auto-noview}.json ;;
     fused)
       engine graphs-upstream site -- --graphs
+      engine graphs-again site -- --graphs
       engine graphs-fused fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs
       engine graphs-fused-noview fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs --hide-views
-      python3 "$here/compare.py" "$out"/graphs-{upstream,fused,fused-noview}.json ;;
+      python3 "$here/compare.py" "$out"/graphs-{upstream,again,fused,fused-noview}.json ;;
     ranks) # on two GPUs
       for variant in upstream torch fused; do
         tree=fork; [ "$variant" = upstream ] && tree=site

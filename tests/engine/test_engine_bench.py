@@ -39,7 +39,17 @@ def bench(engines, tmp_path_factory):
 
 def test_e2e(bench):
     answer = bench(
-        "e2e", "--engines", "upstream-v1,upstream-v2,fork-torch", "--rounds", "1", "--input", "16", "--output", "8"
+        "e2e",
+        "--engines",
+        "upstream-v1,upstream-v2,fork-torch",
+        "--rounds",
+        "1",
+        "--input",
+        "16",
+        "--output",
+        "8",
+        "--temperature",
+        "0.8",
     )
     rows = {(row["variant"], row["drafts"]): row for row in answer["result"]["rows"]}
     # Upstream's V2 has no drafts without Triton.

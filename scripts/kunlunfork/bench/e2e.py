@@ -26,8 +26,13 @@ def measure(
     input: int,
     output: int,
     note: Callable[[str], object],
+    temperature: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """One row a variant and load. loads: numbers of requests; a round that warms up comes first and is not counted."""
+    """One row a variant and load. loads: numbers of requests; a round that warms up comes first and is not counted.
+
+    temperature: 0 is greedy; else every request samples with a seed of its own, and `same` of a row says whether all
+    tokens are those of upstream V2.
+    """
     rows = []
     for load in loads:
         answers: dict[int, list[dict[str, Any]]] = {i: [] for i in range(len(engines))}
@@ -36,11 +41,15 @@ def measure(
                 # The first round only warms up: it need not be long.
                 length = output if number else min(output, 64)
                 question = {"do": "rate", "requests": load, "input": input, "output": length, "seed": number}
+                if temperature:
+                    question["temperature"] = temperature
                 answer = engine.ask(question)
                 if answer is not None and number:
                     answers[i].append(answer)
         for i, engine in enumerate(engines):
             rows.append(row(engine, load, answers[i], rounds))
+        if temperature:
+            _same(rows[-len(engines) :], [[a["said"] for a in answers[i]] for i in range(len(engines))])
         told = zip(engines, rows[-len(engines) :], strict=True)
         note(f"{load} requests: " + "; ".join(f"{e.variant.title} {r.get('tokens/s', '-')}" for e, r in told))
     return rows
@@ -74,6 +83,13 @@ def row(engine: Engine, load: int, answers: Sequence[dict[str, Any]], rounds: in
     }
 
 
+def _same(rows: list[dict[str, Any]], said: list[list[str]]) -> None:
+    upstream = {r["drafts"]: s for r, s in zip(rows, said, strict=True) if r["variant"] == UPSTREAM_V2}
+    for row_, digests in zip(rows, said, strict=True):
+        if "error" not in row_ and upstream.get(row_["drafts"]):
+            row_["same"] = digests == upstream[row_["drafts"]]
+
+
 HEADER = ("", "drafts", "requests", "tokens/s", "range", "of V2", "TTFT ms", "TPOT ms", "p95", "p99", "wrong")
 
 
@@ -90,10 +106,12 @@ def table(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         ratio = f"{r['tokens/s'] / upstream:.2f}" if upstream else ""
         low, high = r["range"]
         numbers = (f"{r['ttft ms']:.1f}", f"{r['tpot ms']:.2f}", f"{r['tpot p95 ms']:.2f}", f"{r['tpot p99 ms']:.2f}")
-        found.append((*first, str(r["tokens/s"]), f"{low}-{high}", ratio, *numbers, _known(r["wrong"])))
+        found.append((*first, str(r["tokens/s"]), f"{low}-{high}", ratio, *numbers, _known(r)))
     return found
 
 
-def _known(wrong: int | None) -> str:
-    """Only of a model whose answers are known."""
-    return "-" if wrong is None else str(wrong)
+def _known(row: dict[str, Any]) -> str:
+    """Of a model whose answers are known, how many tokens are wrong; sampled, whether upstream V2 said the same."""
+    if "same" in row:
+        return "same" if row["same"] else "other"
+    return "-" if row["wrong"] is None else str(row["wrong"])

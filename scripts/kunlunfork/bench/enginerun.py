@@ -27,7 +27,9 @@ _HOST_MORE = 5 + 8
 
 @dataclass(frozen=True)
 class Setup:
-    """What is measured. tokens: drafts a step. eager: without graphs. extra: more arguments of LLM, which win."""
+    """What is measured. tokens: drafts a step. eager: without graphs. extra: more arguments of LLM, which win.
+    temperature: of `bench e2e`.
+    """
 
     names: tuple[str, ...]
     loads: tuple[int, ...]
@@ -38,6 +40,7 @@ class Setup:
     eager: bool
     kv_cache_mib: int
     extra: Mapping[str, Any]
+    temperature: float = 0.0
 
     def longest(self) -> int:
         """Tokens of the longest request of both benchmarks, with drafts behind its end."""
@@ -114,7 +117,7 @@ def running(
 
 
 def measure_e2e(setup: Setup, started: Sequence[Engine], note: Callable[[str], object]) -> dict[str, Any]:
-    rows = e2e.measure(started, setup.loads, setup.rounds, setup.input, setup.output, note)
+    rows = e2e.measure(started, setup.loads, setup.rounds, setup.input, setup.output, note, setup.temperature)
     return {**about(setup, started), "rows": rows}
 
 

@@ -42,12 +42,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="How often each is timed.")
 @click.option("--input", "length", type=click.IntRange(1), default=128, show_default=True, help="Tokens of a prompt.")
 @click.option("--output", type=click.IntRange(2), default=256, show_default=True, help="Tokens of an answer.")
+@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0: greedy.")
 @verb
 def e2e(rounds: int, length: int, output: int, console: Console, **options: Any) -> None:
     """Throughput, time to the first token and time a token of engines that take turns at the same requests.
 
-    All engines live side by side; random prompts, greedy, all requests at once, after a round that warms up. Numbers
-    of one sitting compare with each other, not with those of another.
+    All engines live side by side; random prompts, all requests at once, after a round that warms up. Numbers
+    of one sitting compare with each other, not with those of another. The last column: tokens that are wrong, where the
+    model is one whose answers are known; sampled (each request with its seed), whether they are upstream V2's.
     """
     from kunlunfork.bench import e2e as bench
     from kunlunfork.bench import enginerun
@@ -89,6 +91,7 @@ def _measured(
     setup = enginerun.Setup(
         enginerun.named(_listed(options["engines"])), _numbers(options["loads"]), *sizes, options["tokens"],
         options["eager"] or not ready_made, options["kv_cache_mib"], _arguments(options["extra"]),
+        options.get("temperature", 0.0),
     )  # fmt: skip
     enginerun.vocabulary(options["model"])
     with (

@@ -4,14 +4,16 @@ SPEC is {"llm": arguments of LLM, "vocabulary": highest token id + 1, "hide_view
 target's next token by token, or nothing}. Questions, a line each on stdin, and their answers, a line each on stdout:
 
 {"do": "about"}   what runs, how long it took to start, the peak of the device's memory
-{"do": "rate", "requests", "input", "output", "seed"}   all requests at once, greedy: seconds, of each request the time
-                  to its first token and the time a token after it, tokens that are not the permutation's
+{"do": "rate", "requests", "input", "output", "seed", "temperature"}   all requests at once: seconds, of each request
+                  the time to its first token and the time a token after it, a digest of all tokens; greedy, the tokens
+                  that are not the permutation's; else each request has a seed of its own
 {"do": "host", "requests", "steps", "profiled"}   what a decode step of so many requests consists of (phases.py)
 {"do": "end"}
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -86,7 +88,7 @@ class Asked:
             "vllm": self.vllm.__version__,
         }
 
-    def _add(self, count: int, length: int, output: int, seed: int) -> dict[str, list[int]]:
+    def _add(self, count: int, length: int, output: int, seed: int, temperature: float = 0.0) -> dict[str, list[int]]:
         """Requests of random tokens; their prompts by id."""
         rng = random.Random(seed)
         delta = importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA
@@ -95,16 +97,17 @@ class Asked:
             self.serial += 1
             ids = [rng.randrange(self.vocabulary) for _ in range(length)]
             params = self.vllm.SamplingParams(
-                temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False, output_kind=delta
-            )
+                temperature=temperature, max_tokens=output, ignore_eos=True, detokenize=False, output_kind=delta,
+                seed=rng.randrange(2**31) if temperature else None,
+            )  # fmt: skip
             name = f"r{self.serial}"
             self.engine.add_request(name, {"prompt_token_ids": ids}, params)
             prompts[name] = ids
         return prompts
 
-    def rate(self, requests: int, input: int, output: int, seed: int) -> dict[str, Any]:
+    def rate(self, requests: int, input: int, output: int, seed: int, temperature: float = 0.0) -> dict[str, Any]:
         began = time.perf_counter()
-        prompts = self._add(requests, input, output, seed)
+        prompts = self._add(requests, input, output, seed, temperature)
         first: dict[str, float] = {}
         last: dict[str, float] = {}
         tokens: dict[str, list[int]] = {name: [] for name in prompts}
@@ -125,7 +128,8 @@ class Asked:
             "tokens": sum(counted),
             "ttft": [round(first[name], 5) for name in prompts],
             "tpot": [round((last[n] - first[n]) / max(output - 1, 1), 7) for n in prompts],
-            "wrong": self._wrong(prompts, tokens),
+            "said": hashlib.sha256(json.dumps(list(tokens.values())).encode()).hexdigest()[:16],
+            "wrong": None if temperature else self._wrong(prompts, tokens),
         }
 
     def _wrong(self, prompts: dict[str, list[int]], tokens: dict[str, list[int]]) -> int | None:
