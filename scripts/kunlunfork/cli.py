@@ -30,6 +30,7 @@ VERBS = {
     "verify": "Compare a fork tree with its lock, byte for byte",
     "export": "Bring the commits of a git tree back into patches and overlay",
     "rebase": "Carry the series to another release",
+    "diff": "Show how the fork differs from mainline, and why",
     "new-patch": "Make a patch of the edits in a fork tree without git",
     "pins": "List the upstream releases that the fork supports",
     "switches": "List the KUNLUN_* switches, or check the environment",

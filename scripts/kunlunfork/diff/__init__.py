@@ -1,0 +1,1 @@
+"""How the fork differs from mainline: text, provenance, symbols, interfaces."""

@@ -1,0 +1,65 @@
+"""Where a report goes: a terminal or its pager, a file, a pipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kunlunfork import outfile
+from kunlunfork.console import Console
+from kunlunfork.diff import pager, terminal, text
+from kunlunfork.diff.report import Report
+from kunlunfork.diff.terminal import Paint
+
+
+@dataclass(frozen=True)
+class Options:
+    form: str
+    stat: bool
+    out: Path | None
+    color: str
+    paged: bool
+
+
+def show(report: Report, console: Console, options: Options) -> None:
+    """Write a report as it is wanted (raises `ForkError` where the file cannot be written)."""
+    if console.as_json and options.out is None:
+        console.result(report.as_json(), lambda: None)
+        return
+    data = render(report, options, as_json=console.as_json)
+    if options.out is None:
+        pager.write(data, pager.command() if options.paged and options.form != "patch" else None)
+        return
+    with outfile.writing(options.out) as out:
+        out.write(data)
+
+
+def render(report: Report, options: Options, *, as_json: bool = False) -> bytes:
+    """The bytes of a report."""
+    if as_json:
+        return json.dumps(report.as_json(), indent=1).encode() + b"\n"
+    if options.form == "patch":
+        return text.patch(report.ours)
+    paint = Paint(options.out is None and pager.colours(options.color))
+    lines = _stat(report, paint) if options.stat else _term(report, paint)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+
+
+def _stat(report: Report, paint: Paint) -> Iterator[str]:
+    return terminal.stat(report.met, paint, [report.mine] + ([report.against] if report.against else []))
+
+
+def _term(report: Report, paint: Paint) -> Iterator[str]:
+    if report.against is None:
+        for diff in report.ours:
+            yield from terminal.file(diff, paint)
+        return
+    for met in report.met:
+        if met.ours is not None:
+            count = len(met.ours.section.hunks)
+            same = [["mainline changed these lines"] if at in met.hunks else [] for at in range(count)]
+            yield from terminal.file(met.ours, paint, same, [f"{report.mine}: vLLM {report.pin} and the {report.mine}"])
+        if met.theirs is not None:
+            yield from terminal.file(met.theirs, paint, (), [f"mainline: vLLM {report.pin} and {report.against}"])

@@ -1,0 +1,105 @@
+"""A diff as a terminal shows it: git's layout, its colours where wanted, nothing that steers the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from kunlunfork import paths
+from kunlunfork.console import printable
+from kunlunfork.diff.overlap import Met
+from kunlunfork.diff.text import FileDiff
+
+_COLOURS = {b"+": "green", b"-": "red"}
+_KINDS = {"add": "new file", "delete": "deleted", "rename": "renamed from", "copy": "copied from"}
+
+
+class Paint:
+    """Colours, or none."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+
+    def __call__(self, text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
+        if not self._on or not text:
+            return text
+        return click.style(text, fg=colour, bold=bold or None, dim=dim or None)
+
+
+def file(diff: FileDiff, paint: Paint, notes: Sequence[Sequence[str]] = (), head: Sequence[str] = ()) -> Iterator[str]:
+    """The lines of one file. `notes` are said below the head of each hunk, `head` below that of the file."""
+    section = diff.section
+    old = b"a/" + section.old_path if section.old_path is not None else b"/dev/null"
+    new = b"b/" + section.new_path if section.new_path is not None else b"/dev/null"
+    yield paint(f"diff --git a/{paths.show(section.old_path or diff.path)} b/{paths.show(diff.path)}", bold=True)
+    if section.kind in _KINDS:
+        where = f" {paths.show(section.old_path or b'')}" if section.kind in ("rename", "copy") else ""
+        yield paint(f"{_KINDS[section.kind]}{where}", bold=True)
+    if section.old_mode != section.new_mode and section.old_mode is not None and section.new_mode is not None:
+        yield paint(f"mode {section.old_mode:o} -> {section.new_mode:o}", bold=True)
+    for line in head:
+        yield paint(f"# {printable(line)}", "cyan")
+    if section.binary:
+        yield "binary: not shown"
+        return
+    if section.hunks:
+        yield paint(f"--- {paths.show(old)}", bold=True)
+        yield paint(f"+++ {paths.show(new)}", bold=True)
+    for at, hunk in enumerate(section.hunks):
+        place = f"@@ -{hunk.old_start},{hunk.old_count} +{hunk.new_start},{hunk.new_count} @@"
+        within = f" {_shown(hunk.section)}" if hunk.section else ""
+        yield paint(place, "cyan") + within
+        for note in notes[at] if at < len(notes) else ():
+            yield paint(f"# {printable(note)}", "cyan")
+        for text in hunk.lines:
+            yield paint(_shown(text), _COLOURS.get(text[:1]))
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode("utf-8", "backslashreplace")
+    # `printable` asks of each character, which takes long.
+    return text.translate(_CONTROLS) if text.isascii() else printable(text)
+
+
+_CONTROLS = {n: f"\\x{n:02x}" for n in [*range(32), 127] if n != ord("\t")}
+
+
+def stat(files: Sequence[Met], paint: Paint, names: Sequence[str]) -> Iterator[str]:
+    """Lines added and removed by each side in each file, widest first column; `names` are those of the sides."""
+    if not files:
+        return
+    shown = [paths.show(met.path) for met in files]
+    cells = [[_counts(side) for side in (met.ours, met.theirs)][: len(names)] for met in files]
+    sums = []
+    for side in range(len(names)):
+        these = [diff for met in files if (diff := (met.ours, met.theirs)[side]) is not None]
+        sums.append(f"{len(these)} files +{sum(d.added for d in these)} -{sum(d.removed for d in these)}")
+    first = max(map(len, shown))
+    wide = [max(len(names[i]), len(sums[i]), *(len(row[i]) for row in cells)) for i in range(len(names))]
+
+    def line(name: str, row: Sequence[str]) -> str:
+        return "  ".join([f"{name:<{first}}", *(f"{cell:>{wide[i]}}" for i, cell in enumerate(row))]).rstrip()
+
+    yield paint(line("", names), bold=True)
+    for met, name, row in zip(files, shown, cells, strict=True):
+        said = _meeting(met) if len(names) > 1 else ""
+        yield line(name, row) + (paint(f"  {said}", "yellow") if said else "")
+    yield paint(line("", sums), bold=True)
+
+
+def _counts(diff: FileDiff | None) -> str:
+    if diff is None:
+        return ""
+    kind = {"add": "new ", "delete": "deleted ", "rename": "renamed ", "copy": "copied "}.get(diff.section.kind, "")
+    return kind + ("binary" if diff.section.binary else f"+{diff.added} -{diff.removed}")
+
+
+def _meeting(met: Met) -> str:
+    if met.gone is not None:
+        return f"mainline {'deleted' if met.gone == 'delete' else 'renamed'} it"
+    if met.ours is None or met.theirs is None:
+        return ""
+    if met.hunks:
+        return f"the same lines in {len(met.hunks)} of {len(met.ours.section.hunks)} hunks"
+    return "other lines"
