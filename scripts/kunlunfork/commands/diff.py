@@ -38,7 +38,7 @@ def command(
     form: str, stat: bool, context: int, exit_code: bool, out: Path | None, color: str, no_pager: bool,
     repo: Path | None, index_url: str | None, offline: bool, console: Console,
 ) -> int:  # fmt: skip
-    """How does the fork differ from mainline here, why, and what did mainline change since?
+    """Show how the fork differs from mainline, why, and what mainline changed since.
 
     \b
     kunlunfork diff spec_decode                            the newest pin's release and the fork on it
