@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kunlunfork import paths
-from kunlunfork.diff import overlap, text
+from kunlunfork.diff import fate, overlap, provenance, text
+from kunlunfork.diff.fate import Fate
 from kunlunfork.diff.overlap import Met
+from kunlunfork.diff.provenance import PATCH, Origin
 from kunlunfork.diff.sides import Sides
 from kunlunfork.diff.text import FileDiff
 
@@ -26,6 +29,8 @@ class Report:
     ours: tuple[FileDiff, ...]
     theirs: tuple[FileDiff, ...]
     met: tuple[Met, ...]
+    origins: Mapping[bytes, Origin] = field(default_factory=dict)
+    fates: tuple[Fate, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -44,27 +49,54 @@ class Report:
             "against": self.against,
             "tree": self.tree,
             "differs": self.differs,
-            "files": [_met(met) for met in self.met],
+            "files": [self._met(met) for met in self.met],
+            "fates": [each.as_json() for each in self.fates],
         }
+
+    def fates_of(self, diff: FileDiff) -> tuple[tuple[Fate, ...], ...]:
+        """What becomes of each hunk of a file of the fork's side; where that cannot be told, what may be its fate."""
+        origin = self.origins.get(diff.path)
+        found: list[dict[Fate, None]] = [{} for _ in diff.section.hunks]
+        if origin is None:
+            return tuple(() for _ in found)
+        names = {source.name: None for source in origin.whole if source.kind == PATCH}
+        for name in names:
+            mine = [f for f in self.fates if f.patch == name and f.path in (diff.path, diff.section.old_path)]
+            runs = [
+                at for at, hunk in enumerate(origin.runs) for run in hunk if any(source.name == name for source in run)
+            ]
+            if len(runs) == len(mine):
+                for at, each in zip(runs, mine, strict=True):
+                    found[at][each] = None
+            else:
+                for at in runs:
+                    found[at] |= dict.fromkeys(mine)
+        return tuple(tuple(each) for each in found)
+
+    def _met(self, met: Met) -> dict[str, Any]:
+        side = _side(met.ours)
+        if side is not None and met.ours is not None:
+            origin = self.origins.get(met.ours.path)
+            side["sources"] = [source.as_json() for source in origin.whole] if origin is not None else []
+            fates = self.fates_of(met.ours)
+            for at, hunk in enumerate(side["hunks"]):
+                hunk["sources"] = [source.as_json() for source in origin.hunks[at]] if origin is not None else []
+                hunk["fates"] = [each.as_json() for each in fates[at]]
+        return {
+            "path": paths.to_text(met.path), "fork": side, "mainline": _side(met.theirs), "same_lines": list(met.hunks),
+        }  # fmt: skip
 
 
 def make(sides: Sides, context: int = text.CONTEXT) -> Report:
     """Compare the sides (raises `ForkError` where git fails)."""
-    ours = text.compare(sides.store, sides.ours(), context)
+    effect = sides.ours()
+    ours = text.compare(sides.store, effect, context)
     theirs = text.compare(sides.store, sides.theirs(), context)
     return Report(
         sides.selection.name, sides.fork.pin.version, None if sides.against is None else sides.against[0],
         None if sides.root is None else str(sides.root), ours, theirs, overlap.meet(ours, theirs),
+        provenance.find(sides, ours), fate.find(sides, sides.rungs, frozenset(effect)),
     )  # fmt: skip
-
-
-def _met(met: Met) -> dict[str, Any]:
-    return {
-        "path": paths.to_text(met.path),
-        "fork": _side(met.ours),
-        "mainline": _side(met.theirs),
-        "same_lines": list(met.hunks),
-    }
 
 
 def _side(diff: FileDiff | None) -> dict[str, Any] | None:

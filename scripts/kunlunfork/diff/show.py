@@ -10,6 +10,7 @@ from pathlib import Path
 from kunlunfork import outfile
 from kunlunfork.console import Console
 from kunlunfork.diff import pager, terminal, text
+from kunlunfork.diff.overlap import Met
 from kunlunfork.diff.report import Report
 from kunlunfork.diff.terminal import Paint
 
@@ -52,14 +53,33 @@ def _stat(report: Report, paint: Paint) -> Iterator[str]:
 
 
 def _term(report: Report, paint: Paint) -> Iterator[str]:
-    if report.against is None:
-        for diff in report.ours:
-            yield from terminal.file(diff, paint)
-        return
     for met in report.met:
         if met.ours is not None:
-            count = len(met.ours.section.hunks)
-            same = [["mainline changed these lines"] if at in met.hunks else [] for at in range(count)]
-            yield from terminal.file(met.ours, paint, same, [f"{report.mine}: vLLM {report.pin} and the {report.mine}"])
+            yield from terminal.file(met.ours, paint, notes(report, met), head(report, met))
         if met.theirs is not None:
             yield from terminal.file(met.theirs, paint, (), [f"mainline: vLLM {report.pin} and {report.against}"])
+
+
+def head(report: Report, met: Met) -> list[str]:
+    """What is said of a file of the fork's side: whose all of it is."""
+    assert met.ours is not None
+    lines = [f"{report.mine}: vLLM {report.pin} and the {report.mine}"] if report.against is not None else []
+    if met.gone is not None:
+        lines.append(f"mainline {'deleted' if met.gone == 'delete' else 'renamed'} this file")
+    origin = report.origins.get(met.ours.path)
+    if origin is not None and (not origin.runs or all(hunk == origin.whole for hunk in origin.hunks)):
+        lines += map(str, origin.whole)
+    return lines
+
+
+def notes(report: Report, met: Met) -> list[list[str]]:
+    """What is said of each hunk of the fork's side: whose it is, where that is not all of its file's; what mainline did
+    there, and what becomes of it."""
+    assert met.ours is not None
+    origin = report.origins.get(met.ours.path)
+    found = []
+    for at, fates in enumerate(report.fates_of(met.ours)):
+        lines = list(map(str, origin.hunks[at])) if origin is not None and origin.hunks[at] != origin.whole else []
+        lines += ["mainline changed these lines"] if at in met.hunks else []
+        found.append([*lines, *map(str, fates)])
+    return found

@@ -19,6 +19,7 @@ from kunlunfork.objects import scratch
 from kunlunfork.paths import SYMLINK, Entry
 from kunlunfork.rebase import start
 from kunlunfork.rebase.carry import Change
+from kunlunfork.rebase.engine import Rung
 from kunlunfork.rebase.ladder import Releases
 from kunlunfork.rebase.treestore import Effect, TreeStore
 from kunlunfork.sources.base import Settings
@@ -47,7 +48,8 @@ class Sides:
     """Trees of `store`, by id.
 
     `base` is the pin's release, `made` the fork on it, `shown` what is compared with `base`: `made`, or a tree with
-    local edits. `patches` are the series, step by step. `against` is (version, tree) of a newer release.
+    local edits. `patches` are the series, step by step. `against` is (version, tree) of a newer release, `rungs` are
+    the releases up to it.
     """
 
     store: TreeStore
@@ -59,6 +61,7 @@ class Sides:
     patches: tuple[Change, ...]
     against: tuple[str, str] | None
     root: Path | None
+    rungs: tuple[Rung, ...] = ()
 
     def ours(self) -> Effect:
         """What the fork (or the tree) changes in the files that are meant."""
@@ -85,10 +88,8 @@ def opened(content: Content, store: Store, settings: Settings, request: Request)
     chosen = selection.find(content, fork, request.words)
     releases = Releases(content, store, settings)
     base = releases.base(fork.pin.version).tree
-    against = None
-    if request.against is not None:
-        version = _newer(releases, fork.pin.version, request.against)
-        against = version, releases.base(version).tree
+    rungs = () if request.against is None else _rungs(releases, fork.pin.version, request.against)
+    against = (rungs[-1].version, rungs[-1].tree) if rungs else None
     with scratch(store.path / "objects", _ATTRIBUTES) as repository, TreeStore(repository) as trees:
         patches = start.changes(trees, base, fork.pin, fork.patches)
         taken = [paths.show(p) for p in fork.added if trees.is_taken(base, p)]
@@ -104,7 +105,7 @@ def opened(content: Content, store: Store, settings: Settings, request: Request)
             every = (tree for tree in (base, made, shown, against and against[1]) if tree)
             selection.check(chosen, *((path for path, _ in trees.files(tree)) for tree in dict.fromkeys(every)))
         root = None if found is None else found.root
-        yield Sides(trees, fork, chosen, base, made, shown, patches, against, root)
+        yield Sides(trees, fork, chosen, base, made, shown, patches, against, root, rungs)
 
 
 def _version(content: Content, asked: str | None, found: Target | None) -> str:
@@ -120,14 +121,18 @@ def _version(content: Content, asked: str | None, found: Target | None) -> str:
     return wanted
 
 
-def _newer(releases: Releases, pin: str, asked: str) -> str:
-    """`asked` as the releases write it. What is in the store is not looked up on the index."""
-    wanted = pins.parse_version(asked)
-    if wanted <= pins.parse_version(pin):
+def _rungs(releases: Releases, pin: str, asked: str) -> tuple[Rung, ...]:
+    """The releases from the pin's to the one that was asked for, each imported if need be."""
+    if pins.parse_version(asked) <= pins.parse_version(pin):
         raise ForkError(
             f"vLLM {asked} is not newer than the pin", found=f"{pin} and {asked}", expected=f"a release after {pin}"
         )
-    return releases.canonical(str(wanted))
+    found = []
+    for version in releases.between(pin, releases.canonical(asked)):
+        known = releases.pin(version)
+        renames = {} if known is None else {paths.from_text(a): paths.from_text(b) for a, b in known.renames}
+        found.append(Rung(version, releases.base(version).tree, renames))
+    return tuple(found)
 
 
 def _of_folder(store: TreeStore, base: str, fork: Fork, found: Target, chosen: Selection) -> str:
