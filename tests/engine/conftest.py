@@ -21,7 +21,10 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+PARITY = ROOT / "tests" / "parity"
 sys.path.insert(0, str(HERE))
+# The models and how engines are asked: `e2e`, which the tool ships.
+sys.path.append(str(PARITY))
 
 # An engine starts in ten seconds on a quiet machine; after an error inside a step it never ends.
 LIMIT = 600
@@ -95,7 +98,7 @@ class Engines:
     def models(self) -> Path:
         folder = self.work / "models"
         if not folder.is_dir():
-            self._process("models", ["models.py", str(folder)], {})
+            self._process("models", ["-m", "e2e.models", str(folder)], {"PYTHONPATH": str(PARITY)})
         return folder
 
     def _once(self, name: str, script: str, job: dict[str, Any], fork: bool, env: Mapping[str, str]) -> Any:
@@ -113,7 +116,7 @@ class Engines:
             path = [str(self.tree), *filter(None, [env.get("PYTHONPATH")])]
             env = {**env, "PYTHONPATH": os.pathsep.join(path)}
         try:
-            self._process(name, [script, str(given), str(said)], env)
+            self._process(name, [str(HERE / script), str(given), str(said)], env)
         except RuntimeError as e:
             return str(e)
         return json.loads(said.read_text(encoding="utf-8"))
@@ -127,7 +130,7 @@ class Engines:
         log = self.work / f"{name}.log"
         with log.open("w", encoding="utf-8") as out:
             process = subprocess.Popen(
-                [self.python, str(HERE / arguments[0]), *arguments[1:]],
+                [self.python, *arguments],
                 env={**clean, **env},
                 cwd=self.work,
                 stdout=out,

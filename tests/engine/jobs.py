@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import chain
+from e2e import chain
 
 Engine = dict[str, Any]
 

@@ -13,9 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "parity"))
+
 import jobs
-import models
 import run
+from e2e import models
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 

@@ -11,91 +11,38 @@ With "oracle" the process runs upstream's own kernels, in Triton's interpreter, 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
-import os
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-# What an engine needs here whatever it runs; a call finishes with its own length.
-LLM_DEFAULTS = {
-    "enforce_eager": True,
-    "dtype": "float32",
-    "max_model_len": 256,
-    "max_num_seqs": 8,
-    "max_num_batched_tokens": 256,
-    "kv_cache_memory_bytes": 64 << 20,
-    "enable_prefix_caching": False,
-    "disable_log_stats": False,
-    "seed": 0,
-}
-PARAMS_DEFAULTS = {"temperature": 0.0, "ignore_eos": True}
+sys.path.append(str(Path(__file__).resolve().parents[1] / "parity"))
 
-
-def quiet_threads() -> None:
-    """One thread for torch: these models are small, and waiting threads starve each other on a busy machine."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+from e2e import engine as engines
+from e2e.engine import quiet_threads
 
 
 def main(job_file: str, out_file: str) -> None:
     quiet_threads()
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    os.environ.update({"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"})
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    _stand_in_for("lmformatenforcer", TokenEnforcer=object)
-    _complete_streams()
-    if job.get("oracle"):
-        sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
-        import interpreter
-
-        interpreter.prepare()
-        # The interpreter cannot run this one kernel; upstream's own torch path does the same.
-        from vllm.v1.sample.ops import topk_topp_sampler
-
-        topk_topp_sampler.HAS_TRITON = False
+    engines.prepare(oracle=bool(job.get("oracle")))
     results = {}
     for engine in job["engines"]:
-        before = dict(os.environ)
-        os.environ.update(engine.get("env", {}))
-        results[engine["name"]] = _engine(engine, Path(job["models"]))
-        os.environ.clear()
-        os.environ.update(before)
+        with engines.environment(engine.get("env", {})):
+            results[engine["name"]] = _engine(engine, Path(job["models"]))
     Path(out_file).write_text(json.dumps(results), encoding="utf-8")
 
 
-def _stand_in_for(name: str, **attributes: Any) -> None:
-    """vLLM imports each of its grammar back ends for any structured request, also those that nobody asked for."""
-    if importlib.util.find_spec(name) is None:
-        module = sys.modules[name] = ModuleType(name)
-        module.__dict__.update(attributes)
-
-
-def _complete_streams() -> None:
-    """Upstream's stand-ins for streams on a CPU forget `Tensor.record_stream`, which drafts under a grammar need."""
-    import torch
-
-    torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign]
-
-
 def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
-    from vllm import LLM
-
     if size := engine.get("kernel_block_size"):
         _split_blocks(size)
     if engine.get("zero_blocks"):
         _want_zero_blocks()
     if engine.get("no_views"):
         _hide_host_memory()
-    options = {**LLM_DEFAULTS, **engine.get("llm", {})}
-    options["model"] = str(models / options["model"])
-    if draft := options.pop("draft", None):
-        spec = {"method": "dspark", "num_speculative_tokens": 4, **draft}
-        options["speculative_config"] = {**spec, "model": str(models / spec["model"])}
     try:
-        llm = LLM(**options)
+        llm = engines.make(engine.get("llm", {}), models)
     except Exception as e:  # a job may be about the refusal
         if not engine.get("may_fail"):
             raise
@@ -107,18 +54,20 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
     drafts = _log_drafts(llm) if engine.get("log_drafts") else None
     draws = _count_draws() if engine.get("count_draws") else None
     for call in engine["calls"]:
-        before = _metrics(llm)
+        before = engines.metrics(llm)
         started = time.perf_counter()
         outputs = llm.generate(
-            [{"prompt_token_ids": ids} for ids in call["prompts"]], _params(call.get("params", {})), use_tqdm=False
+            [{"prompt_token_ids": ids} for ids in call["prompts"]],
+            engines.params(call.get("params", {})),
+            use_tqdm=False,
         )
         seconds = time.perf_counter() - started
         result["calls"][call["name"]] = {
             "tokens": [list(o.outputs[0].token_ids) for o in outputs],
-            "logprobs": [_logprobs(o.outputs[0].logprobs) for o in outputs],
-            "prompt_logprobs": [_logprobs(o.prompt_logprobs) for o in outputs],
+            "logprobs": [engines.logprobs(o.outputs[0].logprobs) for o in outputs],
+            "prompt_logprobs": [engines.logprobs(o.prompt_logprobs) for o in outputs],
             "cached": [o.num_cached_tokens for o in outputs],
-            "metrics": {k: _minus(v, before[k]) for k, v in _metrics(llm).items()},
+            "metrics": {k: engines.minus(v, before[k]) for k, v in engines.metrics(llm).items()},
             "seconds": seconds,
         }
     if drafts is not None:
@@ -127,7 +76,7 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
         result["zeroed"] = zeroed
     if draws is not None:
         result["draws"] = sum(draws)
-    llm.llm_engine.engine_core.shutdown()
+    engines.end(llm)
     del llm
     gc.collect()
     return result
@@ -162,7 +111,7 @@ def _watch_zero_blocks(llm: Any) -> list[list[bool]]:
     """For each segment of each block that is zeroed from now on: was it dirty, is it zero."""
     from vllm.v1.worker.gpu.kunlun.kv_segments import segments
 
-    zeroer = _model_runner(llm).kv_block_zeroer
+    zeroer = engines.model_runner(llm).kv_block_zeroer
     zero_block_ids = zeroer.zero_block_ids
     zeroed: list[list[bool]] = []
 
@@ -176,55 +125,9 @@ def _watch_zero_blocks(llm: Any) -> list[list[bool]]:
     return zeroed
 
 
-def _params(params: Any) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    if isinstance(params, list):
-        return [_params(p) for p in params]
-    params = {**PARAMS_DEFAULTS, **params}
-    if "structured_outputs" in params:
-        params["structured_outputs"] = StructuredOutputsParams(**params["structured_outputs"])
-    if "logit_bias" in params:
-        params["logit_bias"] = {int(k): v for k, v in params["logit_bias"].items()}
-    return SamplingParams(**params)
-
-
-def _logprobs(positions: Any) -> Any:
-    """Per position the ids and their log probabilities, most probable first."""
-    if positions is None:
-        return None
-    return [
-        None if p is None else sorted(([t, v.logprob] for t, v in p.items()), key=lambda x: (-x[1], x[0]))
-        for p in positions
-    ]
-
-
-def _metrics(llm: Any) -> dict[str, Any]:
-    """Drafts and preemptions so far."""
-    found: dict[str, Any] = {}
-    for metric in llm.get_metrics():
-        name = metric.name.removeprefix("vllm:")
-        if name.startswith("spec_decode_num_") or name == "num_preemptions":
-            name = name.removeprefix("spec_decode_")
-            found[name] = list(metric.values) if hasattr(metric, "values") else metric.value
-    return found
-
-
-def _minus(now: Any, before: Any) -> Any:
-    return [a - b for a, b in zip(now, before, strict=True)] if isinstance(now, list) else now - before
-
-
-def _model_runner(llm: Any) -> Any:
-    """The runner, where the engine lives in this process."""
-    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
-    worker = None if core is None else getattr(core.model_executor, "driver_worker", None)
-    return None if worker is None else worker.worker.model_runner
-
-
 def _runner(llm: Any) -> dict[str, Any] | None:
     """What runs: the runner's class, its plan and where each site's code comes from (fork only)."""
-    runner = _model_runner(llm)
+    runner = engines.model_runner(llm)
     if runner is None:
         return None
     about: dict[str, Any] = {"class": f"{type(runner).__module__}.{type(runner).__qualname__}"}
@@ -249,7 +152,7 @@ def _runner(llm: Any) -> dict[str, Any] | None:
 
 def _log_drafts(llm: Any) -> list[list[list[int]]]:
     """The drafts of every step from now on, one list a request of the batch."""
-    speculator = _model_runner(llm).speculator
+    speculator = engines.model_runner(llm).speculator
     propose = speculator.propose
     drafts: list[list[list[int]]] = []
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import chain
 import jobs
 import pytest
+from e2e import chain
 
 PLAIN = [(e["name"], c["name"]) for e in jobs.plain({}) for c in e["calls"]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import chain
 import jobs
 import pytest
+from e2e import chain
 from test_engine_drafts import counted
 from test_engine_greedy import close
 

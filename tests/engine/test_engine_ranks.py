@@ -8,9 +8,9 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-import chain
 import jobs
 import pytest
+from e2e import chain
 from test_engine_drafts import counted
 
 RANKS = {

@@ -12,9 +12,9 @@ import subprocess
 import time
 from typing import Any
 
-import chain
 import jobs
 import pytest
+from e2e import chain
 
 LENGTH = 48
 LIMIT = 400

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import chain
 import jobs
 import pytest
+from e2e import chain
 
 HOSTVEC = "KUNLUN_HOSTVEC"
 POSTUPDATE = "KUNLUN_HOSTVEC_POSTUPDATE"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-import chain
 import jobs
 import pytest
+from e2e import chain
 from test_engine_switches import DFLASH, GREEDY, HOSTVEC, REFERENCE, REJ
 
 PROMPTS, LENGTH = jobs.EIGHT[:2], 8

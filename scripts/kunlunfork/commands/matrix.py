@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Said here, since --help imports nothing of the matrix; a test compares them.
 MODES = ("all-on", "all-off", "each", "pairs", "full")
 BACKENDS = ("torch", "reference", "fused")
-TIERS = ("ops", "step", "upstream")
+TIERS = ("ops", "step", "e2e", "upstream")
 
 
 @click.group("matrix")
@@ -93,7 +93,7 @@ processes_option = click.option(
     callback=_listed(TIERS),
     default="ops",
     show_default=True,
-    help="ops: every launcher; step: steps of an engine; upstream: upstream's own tests. With commas between.",
+    help="ops: every launcher; step: steps of an engine; e2e: whole engines; upstream: its own tests. Commas between.",
 )
 @click.option(
     "--switches",

@@ -12,6 +12,7 @@ from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.matrix import (
     definition,
+    e2e,
     environment,
     ops,
     results,
@@ -29,7 +30,7 @@ from kunlunfork.progress import Progress
 from kunlunfork.sources.base import PYPI, Settings, obtain
 from kunlunfork.store import Base, Store
 
-NAMES = (*TIERS, upstream.TIER)
+NAMES = (*TIERS, e2e.TIER, upstream.TIER)
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ def run(content: Content, cache: Cache, options: Options, progress: Progress) ->
                             content, place, upstreamtests.load(content, pin.version, options.device).files, shared,
                             selection, options.processes, options.expression, ops.Log(file.tier, ended), progress,
                         )  # fmt: skip
+                        continue
+                    if tier == e2e.TIER:
+                        e2e.run(content, engine, tree, shared, request, selection, ops.Log(file.tier, ended), progress)
                         continue
                     ops.run(
                         content, engine, tree, shared, TIERS[tier], request, selection, engine.root / "times.json",

@@ -1,12 +1,13 @@
-"""Small models for the engine, made from seeds: `python models.py DIR`. Runs in the engine environment; 6 MB.
+# SPDX-License-Identifier: Apache-2.0
+"""Small models for the engine, made from seeds: `python -m e2e.models DIR`. Runs in the engine environment; 6 MB.
 
 Targets: `chain` says the tokens of `chain.py`; `soft` does so with less certainty, for sampling; `dense` has weights
 in attention and MLP, so that a wrong position or cache slot changes what it says; `woven` has them too, small enough
 that it follows the chain more often than not, so that drafts of the chain are right for it now and then; `windows` is
 like it, a Llama whose every other layer sees a window of 32 tokens only, so that its cache has groups of its own.
 
-Drafts for `method: dspark`: `exact`, `half` and `bonus` (the 1 + N layout) guess by the tables of `chain.py`; `soft`
-like half, with less certainty; `dense` guesses by its backbone, so what it drafts shows every position and slot.
+Drafts for `method: dspark`: `exact`, `half`, `never` and `bonus` (the 1 + N layout) guess by the tables of `chain.py`;
+`soft` like half, with less certainty; `dense` guesses by its backbone, so what it drafts shows every position and slot.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import chain
 import torch
 from safetensors.torch import save_file
+
+from e2e import chain
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, INNER = 64, 4, 2, 32, 128
 TARGET_LAYERS, DRAFT_LAYERS = 3, 2
@@ -41,7 +43,7 @@ def make_all(folder: Path) -> None:
     weights = _target(embedding, _successors(embedding), strength=WEAVE)
     weights = {name: weight for name, weight in weights.items() if "q_norm" not in name and "k_norm" not in name}
     _save(folder / "windows", _windows_config(), weights)
-    for name in ("exact", "half", "bonus", "soft", "dense"):
+    for name in ("exact", "half", "never", "bonus", "soft", "dense"):
         weights = _dense_draft(embedding) if name == "dense" else _table_draft(embedding, name)
         _save(folder / f"draft-{name}", _draft_config(bonus_anchor=name == "bonus"), weights)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens with a known future: the arithmetic behind the models of `models.py`, without torch.
 
 The chain target's next token is a fixed permutation of the current one, so every output can be checked. Its drafts
@@ -29,9 +30,13 @@ def _half() -> tuple[int, ...]:
     return tuple(NEXT[(t + 17) % WORDS] if t in wrong else NEXT[t] for t in range(WORDS))
 
 
+def _never() -> tuple[int, ...]:
+    return tuple(NEXT[(t + 17) % WORDS] for t in range(WORDS))
+
+
 NEXT = _cycle()
 # Where each draft stands at a token: the token whose successor it guesses.
-GUESSES: Mapping[str, tuple[int, ...]] = {"exact": NEXT, "bonus": NEXT, "half": _half()}
+GUESSES: Mapping[str, tuple[int, ...]] = {"exact": NEXT, "bonus": NEXT, "half": _half(), "never": _never()}
 
 
 def prompts(count: int, seed: str = "prompts", longest: int = 40) -> list[list[int]]:
