@@ -15,7 +15,7 @@ from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.diff import report as reports
 from kunlunfork.diff import show, sides
-from kunlunfork.diff.report import Report
+from kunlunfork.diff.report import Parts, Report
 from kunlunfork.diff.sides import Request
 from kunlunfork.progress import Silent
 from kunlunfork.sources.base import Settings
@@ -40,12 +40,17 @@ class Differ:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
 
-    def report(self, *words: str, context: int = 3, **options: object) -> Report:
+    def report(self, *words: str, context: int = 3, symbols: bool = False, **options: object) -> Report:
         request = Request(words, **options)  # type: ignore[arg-type]
-        return report(self.world.clone, self.world.store, self.world.folder, request, context)
+        parts = Parts(context, symbols)
+        return report(self.world.clone, self.world.store, Cache(self.world.folder / "cache"), request, parts)
 
-    def text(self, *words: str, form: str = "term", stat: bool = False, **options: object) -> bytes:
-        return show.render(self.report(*words, **options), show.Options(form, stat, None, "never", False))
+    def text(
+        self, *words: str, form: str = "term", stat: bool = False, symbols: bool = False, **options: object
+    ) -> bytes:
+        """What is written into a file."""
+        found = self.report(*words, symbols=symbols, **options)  # type: ignore[arg-type]
+        return show.render(found, show.Options(form, stat, symbols, None, "never", False))
 
     def folder(self, name: str, version: str = "1.0") -> Path:
         """A release, unpacked."""
@@ -55,10 +60,9 @@ class Differ:
         return root
 
 
-def report(content: Content, store: Store, folder: Path, request: Request, context: int = 3) -> Report:
-    settings = Settings(Cache(folder / "cache"), None, True, Silent())
-    with sides.opened(content, store, settings, request) as opened:
-        return reports.make(opened, context)
+def report(content: Content, store: Store, cache: Cache, request: Request, parts: Parts | None = None) -> Report:
+    with sides.opened(content, store, Settings(cache, None, True, Silent()), request) as opened:
+        return reports.make(opened, cache, parts)
 
 
 def unpack(root: Path, files: dict[bytes, tuple[paths.Entry, bytes]]) -> None:

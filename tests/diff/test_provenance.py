@@ -8,8 +8,9 @@ from diffkit import Differ
 from rebasekit import lines
 from support import REPO
 
+from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.diff.report import Report
+from kunlunfork.diff.report import Parts, Report
 from kunlunfork.diff.sides import Request
 from kunlunfork.store import Base, Store
 
@@ -144,9 +145,9 @@ def test_patches_of_other_files_are_not_carried(differ: Differ) -> None:
 
 @pytest.mark.parametrize("pin", PINS)
 def test_every_hunk_of_the_real_fork_has_a_source(
-    pin: str, bases: dict[str, Base], content: Content, store: Store
+    pin: str, bases: dict[str, Base], content: Content, store: Store, user_cache: Cache
 ) -> None:
-    report = diffkit.report(content, store, content.root, Request((), version=pin))
+    report = diffkit.report(content, store, user_cache, Request((), version=pin))
     patches = {f"patches/{s.name}" for o in report.origins.values() for s in o.whole if s.kind == "patch"}
     assert len(patches) == len((content.patches / pin / "series").read_text().split())
     for diff in report.ours:
@@ -158,10 +159,12 @@ def test_every_hunk_of_the_real_fork_has_a_source(
             assert (content.overlay / origin.whole[0].name / diff.path.decode()).is_file()
 
 
-def test_a_carried_patch_of_the_real_fork(bases: dict[str, Base], content: Content, store: Store) -> None:
+def test_a_carried_patch_of_the_real_fork(
+    bases: dict[str, Base], content: Content, store: Store, user_cache: Cache
+) -> None:
     """gpu-worker-runner.patch is carried by hand in the pin of 0.27.1: its hunk stands where `diff` says it would."""
-    report = diffkit.report(content, store, content.root, Request(("runner",), version="0.25.1", against="0.27.1"))
+    report = diffkit.report(content, store, user_cache, Request(("runner",), version="0.25.1", against="0.27.1"))
     [fate] = [f for f in report.fates if f.patch == "gpu-worker-runner.patch"]
-    there = diffkit.report(content, store, content.root, Request(("runner",), version="0.27.1"), context=0)
+    there = diffkit.report(content, store, user_cache, Request(("runner",), version="0.27.1"), Parts(0))
     [diff] = [d for d in there.ours if d.path == FILE]
     assert fate.new_line == diff.section.hunks[0].old_start

@@ -12,8 +12,9 @@ from rebasekit import lines
 from support import REPO, digest
 
 from kunlunfork import fork, paths
+from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.diff import show, text
+from kunlunfork.diff import text
 from kunlunfork.diff.sides import Request
 from kunlunfork.errors import ForkError
 from kunlunfork.store import Base, Store
@@ -22,7 +23,6 @@ PINS = Content(REPO, clone=True).versions()
 SPEC = b"vllm/v1/worker/gpu/spec_decode/speculator.py"
 WORKER = b"vllm/v1/worker/gpu_worker.py"
 OTHER = b"vllm/other.py"
-KEPT = show.Options("term", False, None, "never", False)
 # Bytes that break tools which read patches as text, at the old and the new end.
 HOSTILE: dict[bytes, tuple[bytes | tuple[int, bytes], bytes | tuple[int, bytes] | None]] = {
     b"vllm/crlf.py": (b"a = 1\r\nb = 2\r\n", b"a = 1\r\nb = 3\r\n"),
@@ -46,14 +46,14 @@ HOSTILE: dict[bytes, tuple[bytes | tuple[int, bytes], bytes | tuple[int, bytes] 
 
 @pytest.mark.parametrize("pin", PINS)
 def test_the_patch_recreates_the_fork_byte_for_byte(
-    pin: str, bases: dict[str, Base], content: Content, store: Store, tmp_path: Path
+    pin: str, bases: dict[str, Base], content: Content, store: Store, user_cache: Cache, tmp_path: Path
 ) -> None:
     """Upstream's real files, git as anyone has it, overlay and stamp included; nothing else is touched."""
     built = fork.load(content, pin)
     entries = store.entries(bases[pin].tree)
     near = {p for p in entries if p.startswith((b"vllm/v1/worker/", b"vllm/config/"))}
     files = store.read({p: e for p, e in entries.items() if p in built.patched | near})
-    report = diffkit.report(content, store, tmp_path, Request((), version=pin))
+    report = diffkit.report(content, store, user_cache, Request((), version=pin))
     patch = text.patch(report.ours)
     diffkit.unpack(tmp_path / "pristine", files)
     diffkit.git_apply(tmp_path / "pristine", patch)
@@ -62,7 +62,7 @@ def test_the_patch_recreates_the_fork_byte_for_byte(
     diffkit.unpack(tmp_path / "wanted", wanted)
     assert digest(tmp_path / "pristine") == digest(tmp_path / "wanted")
     assert len(wanted) > len(files), "the overlay is part of it"
-    again = diffkit.report(content, store, tmp_path, Request((), version=pin))
+    again = diffkit.report(content, store, user_cache, Request((), version=pin))
     assert text.patch(again.ours) == patch
 
 
@@ -116,8 +116,10 @@ def test_a_word_that_means_nothing_is_refused(differ: Differ, word: str) -> None
         differ.report(word)
 
 
-def test_the_overlay_of_a_site_belongs_to_the_area_of_the_site(content: Content, store: Store, bases: object) -> None:
-    report = diffkit.report(content, store, Path(), Request(("spec_decode",), version="0.25.1"))
+def test_the_overlay_of_a_site_belongs_to_the_area_of_the_site(
+    content: Content, store: Store, bases: object, user_cache: Cache
+) -> None:
+    report = diffkit.report(content, store, user_cache, Request(("spec_decode",), version="0.25.1"))
     folder = b"vllm/v1/worker/gpu/kunlun/"
     names = {file.path.removeprefix(folder) for file in report.ours}
     assert {b"launchers/spec_decode_dflash.py", b"reference/spec_decode_dflash.py"} <= names

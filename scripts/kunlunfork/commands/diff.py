@@ -23,6 +23,7 @@ DIFFERS = 10
 @click.option("--format", "form", type=click.Choice(FORMATS), default="term", show_default=True,
               help="patch: what git apply takes.")  # fmt: skip
 @click.option("--stat", is_flag=True, help="Only how many lines of which files.")
+@click.option("--symbols", is_flag=True, help="The table of classes and functions: what stands in for each, drift.")
 @click.option("-U", "--unified", "context", type=click.IntRange(0), default=3, help="Lines around a change [3].")
 @click.option("--exit-code", is_flag=True, help="Exit code 10 if there is a difference.")
 @click.option("--out", type=FOLDER, help="Write into this file.")
@@ -35,7 +36,7 @@ DIFFERS = 10
 @verb
 def command(
     words: tuple[str, ...], named: tuple[str, ...], version: str | None, against: str | None, tree: Path | None,
-    form: str, stat: bool, context: int, exit_code: bool, out: Path | None, color: str, no_pager: bool,
+    form: str, stat: bool, symbols: bool, context: int, exit_code: bool, out: Path | None, color: str, no_pager: bool,
     repo: Path | None, index_url: str | None, offline: bool, console: Console,
 ) -> int:  # fmt: skip
     """Show how the fork differs from mainline, why, and what mainline changed since.
@@ -43,6 +44,7 @@ def command(
     \b
     kunlunfork diff spec_decode                            the newest pin's release and the fork on it
     kunlunfork diff spec_decode --against 0.33.0           and what a newer mainline did to the same files
+    kunlunfork diff sampling --symbols                     each class and function: what stands in for it
     kunlunfork diff vllm/v1/worker/gpu_worker.py --stat    a file or a folder
     kunlunfork diff --vllm 0.25.1 --format patch > fork.patch
     kunlunfork diff --tree TREE --exit-code                a fork tree with edits of yours
@@ -58,7 +60,7 @@ def command(
     console.as_json = console.as_json or form == "json"
     if form == "patch" and against is not None:
         raise click.UsageError("--format patch has two sides; --against is a third")
-    if form == "patch" and (stat or console.as_json):
+    if form == "patch" and (stat or symbols or console.as_json):
         raise click.UsageError("--format patch writes the patch, and nothing else")
     if out is not None:
         outfile.check(out)
@@ -67,6 +69,6 @@ def command(
     settings = Settings(folders, index_url, offline, console)
     request = sides.Request((*words, *named), version, against, tree)
     with sides.opened(fork, Store(folders.store), settings, request) as opened:
-        report = reports.make(opened, context)
-    show.show(report, console, show.Options(form, stat, out, color, not no_pager))
+        report = reports.make(opened, folders, reports.Parts(context, symbols))
+    show.show(report, console, show.Options(form, stat, symbols, out, color, not no_pager))
     return DIFFERS if exit_code and report.differs else errors.OK

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kunlunfork import paths
-from kunlunfork.diff import fate, overlap, provenance, text
+from kunlunfork.cache import Cache
+from kunlunfork.diff import fate, overlap, provenance, table, text
+from kunlunfork.diff.facts import Reader
 from kunlunfork.diff.fate import Fate
 from kunlunfork.diff.overlap import Met
 from kunlunfork.diff.provenance import PATCH, Origin
 from kunlunfork.diff.sides import Sides
+from kunlunfork.diff.table import Row
 from kunlunfork.diff.text import FileDiff
 
 
@@ -31,6 +34,7 @@ class Report:
     met: tuple[Met, ...]
     origins: Mapping[bytes, Origin] = field(default_factory=dict)
     fates: tuple[Fate, ...] = ()
+    symbols: tuple[Row, ...] | None = None
 
     @property
     def differs(self) -> bool:
@@ -51,6 +55,7 @@ class Report:
             "differs": self.differs,
             "files": [self._met(met) for met in self.met],
             "fates": [each.as_json() for each in self.fates],
+            "symbols": None if self.symbols is None else [row.as_json() for row in self.symbols],
         }
 
     def fates_of(self, diff: FileDiff) -> tuple[tuple[Fate, ...], ...]:
@@ -87,15 +92,30 @@ class Report:
         }  # fmt: skip
 
 
-def make(sides: Sides, context: int = text.CONTEXT) -> Report:
-    """Compare the sides (raises `ForkError` where git fails)."""
+@dataclass(frozen=True)
+class Parts:
+    """What a report is to hold beside the text; `context` lines around a change."""
+
+    context: int = text.CONTEXT
+    symbols: bool = False
+
+
+def make(sides: Sides, cache: Cache, parts: Parts | None = None) -> Report:
+    """Compare the sides (raises `ForkError` where git fails).
+
+    Args:
+        cache: where facts of upstream's files are kept.
+    """
+    parts = parts or Parts()
+    reader = Reader(sides.store, cache)
     effect = sides.ours()
-    ours = text.compare(sides.store, effect, context)
-    theirs = text.compare(sides.store, sides.theirs(), context)
+    ours = text.compare(sides.store, effect, parts.context)
+    theirs = text.compare(sides.store, sides.theirs(), parts.context)
     return Report(
         sides.selection.name, sides.fork.pin.version, None if sides.against is None else sides.against[0],
         None if sides.root is None else str(sides.root), ours, theirs, overlap.meet(ours, theirs),
         provenance.find(sides, ours), fate.find(sides, sides.rungs, frozenset(effect)),
+        table.make(sides, reader, theirs) if parts.symbols else None,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from kunlunfork.diff.terminal import Paint
 class Options:
     form: str
     stat: bool
+    symbols: bool
     out: Path | None
     color: str
     paged: bool
@@ -44,7 +45,13 @@ def render(report: Report, options: Options, *, as_json: bool = False) -> bytes:
     if options.form == "patch":
         return text.patch(report.ours)
     paint = Paint(options.out is None and pager.colours(options.color))
-    lines = _stat(report, paint) if options.stat else _term(report, paint)
+    lines: list[str] = []
+    if options.stat:
+        lines += _stat(report, paint)
+    if options.symbols:
+        lines += terminal.symbols(report.symbols or (), paint)
+    if not (options.stat or options.symbols):
+        lines += _term(report, paint)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 
 

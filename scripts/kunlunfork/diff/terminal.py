@@ -8,7 +8,9 @@ import click
 
 from kunlunfork import paths
 from kunlunfork.console import printable
+from kunlunfork.diff import table
 from kunlunfork.diff.overlap import Met
+from kunlunfork.diff.table import Row
 from kunlunfork.diff.text import FileDiff
 
 _COLOURS = {b"+": "green", b"-": "red"}
@@ -103,3 +105,25 @@ def _meeting(met: Met) -> str:
     if met.hunks:
         return f"the same lines in {len(met.hunks)} of {len(met.ours.section.hunks)} hunks"
     return "other lines"
+
+
+def symbols(rows: Sequence[Row], paint: Paint) -> Iterator[str]:
+    """The table of symbols, by file; those with which nobody did anything are counted only."""
+    shown = [row for row in rows if not row.plain]
+    width = max((len(row.state) for row in shown), default=0)
+    path = None
+    for row in shown:
+        if row.path != path:
+            path = row.path
+            yield paint(printable(path), bold=True)
+        name = printable(row.name or "(module)")
+        drift = f"  mainline: {printable(str(row.drift))}" if row.drift is not None else ""
+        yield f"  {paint(f'{row.state:<{width}}', 'cyan')}  {name}{paint(drift, 'yellow')}"
+        for each in row.patches:
+            yield f"  {'':<{width}}    {printable(each)}"
+        for change in row.fork:
+            yield f"  {'':<{width}}    signature: {printable(change)}"
+        for stand in row.by:
+            yield f"  {'':<{width}}    <- {printable(str(stand))}"
+    counted = ", ".join(f"{count} {state}" for state, count in table.counts(rows).items())
+    yield paint(f"{len(rows)} symbols: {counted}" if rows else "no symbols", bold=True)
