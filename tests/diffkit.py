@@ -40,16 +40,18 @@ class Differ:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
 
-    def report(self, *words: str, context: int = 3, symbols: bool = False, **options: object) -> Report:
+    def report(
+        self, *words: str, context: int = 3, symbols: bool = False, contents: bool = False, **options: object
+    ) -> Report:
         request = Request(words, **options)  # type: ignore[arg-type]
-        parts = Parts(context, symbols)
+        parts = Parts(context, symbols, contents)
         return report(self.world.clone, self.world.store, Cache(self.world.folder / "cache"), request, parts)
 
     def text(
         self, *words: str, form: str = "term", stat: bool = False, symbols: bool = False, **options: object
     ) -> bytes:
         """What is written into a file."""
-        found = self.report(*words, symbols=symbols, **options)  # type: ignore[arg-type]
+        found = self.report(*words, symbols=symbols, contents=form == "html", **options)  # type: ignore[arg-type]
         return show.render(found, show.Options(form, stat, symbols, None, "never", False))
 
     def folder(self, name: str, version: str = "1.0") -> Path:

@@ -10,7 +10,7 @@ from kunlunfork import errors
 from kunlunfork.commands._options import FOLDER, index_option, offline_option, repo_option, verb
 from kunlunfork.console import Console
 
-FORMATS = ("term", "patch", "json")
+FORMATS = ("term", "patch", "md", "html", "json")
 DIFFERS = 10
 
 
@@ -21,7 +21,7 @@ DIFFERS = 10
 @click.option("--against", metavar="VERSION", help="A newer release: what did mainline change since the pin?")
 @click.option("--tree", type=FOLDER, help="A fork tree with local edits, in place of the fork as patches and overlay.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="term", show_default=True,
-              help="patch: what git apply takes.")  # fmt: skip
+              help="patch: what git apply takes; html: one file.")  # fmt: skip
 @click.option("--stat", is_flag=True, help="Only how many lines of which files.")
 @click.option("--symbols", is_flag=True, help="The table of classes and functions: what stands in for each, drift.")
 @click.option("-U", "--unified", "context", type=click.IntRange(0), default=3, help="Lines around a change [3].")
@@ -47,6 +47,7 @@ def command(
     kunlunfork diff sampling --symbols                     each class and function: what stands in for it
     kunlunfork diff vllm/v1/worker/gpu_worker.py --stat    a file or a folder
     kunlunfork diff --vllm 0.25.1 --format patch > fork.patch
+    kunlunfork diff spec_decode --against 0.33.0 --format html --out spec_decode.html
     kunlunfork diff --tree TREE --exit-code                a fork tree with edits of yours
 
     Areas: spec_decode, input_prep, sampling, attention_metadata, runner, all; without one, all that the fork changes.
@@ -69,6 +70,7 @@ def command(
     settings = Settings(folders, index_url, offline, console)
     request = sides.Request((*words, *named), version, against, tree)
     with sides.opened(fork, Store(folders.store), settings, request) as opened:
-        report = reports.make(opened, folders, reports.Parts(context, symbols))
+        page = form in ("md", "html")
+        report = reports.make(opened, folders, reports.Parts(context, symbols or page, form == "html"))
     show.show(report, console, show.Options(form, stat, symbols, out, color, not no_pager))
     return DIFFERS if exit_code and report.differs else errors.OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ class Report:
     """`area` and `pin` are what was asked for; `against` a newer release; `tree` a folder that stands for the fork.
 
     `ours` is what the fork changes in the pin's release, `theirs` what `against` changes there; `met` both, by file.
+    `contents` are the files before and after, where they are wanted. `headings` say for each hunk of the fork's side
+    which classes and functions it changes.
     """
 
     area: str
@@ -35,6 +37,8 @@ class Report:
     origins: Mapping[bytes, Origin] = field(default_factory=dict)
     fates: tuple[Fate, ...] = ()
     symbols: tuple[Row, ...] | None = None
+    contents: Mapping[FileDiff, tuple[bytes, bytes]] = field(default_factory=dict)
+    headings: Mapping[bytes, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def differs(self) -> bool:
@@ -86,6 +90,7 @@ class Report:
             fates = self.fates_of(met.ours)
             for at, hunk in enumerate(side["hunks"]):
                 hunk["sources"] = [source.as_json() for source in origin.hunks[at]] if origin is not None else []
+                hunk["symbols"] = self.headings.get(met.ours.path, ("",) * (at + 1))[at]
                 hunk["fates"] = [each.as_json() for each in fates[at]]
         return {
             "path": paths.to_text(met.path), "fork": side, "mainline": _side(met.theirs), "same_lines": list(met.hunks),
@@ -94,10 +99,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a report is to hold beside the text; `context` lines around a change."""
+    """What a report is to hold beside the text; `context` lines around a change; `contents`: whole files."""
 
     context: int = text.CONTEXT
     symbols: bool = False
+    contents: bool = False
 
 
 def make(sides: Sides, cache: Cache, parts: Parts | None = None) -> Report:
@@ -116,7 +122,20 @@ def make(sides: Sides, cache: Cache, parts: Parts | None = None) -> Report:
         None if sides.root is None else str(sides.root), ours, theirs, overlap.meet(ours, theirs),
         provenance.find(sides, ours), fate.find(sides, sides.rungs, frozenset(effect)),
         table.make(sides, reader, theirs) if parts.symbols else None,
+        _contents(sides, ours, theirs) if parts.contents else {}, {diff.path: reader.headings(diff) for diff in ours},
     )  # fmt: skip
+
+
+def _contents(sides: Sides, *groups: Sequence[FileDiff]) -> dict[FileDiff, tuple[bytes, bytes]]:
+    """The bytes of the files before and after."""
+
+    def blob(name: str | None) -> bytes:
+        return b"" if name is None else sides.store.blob(name)
+
+    return {
+        diff: (blob(diff.section.old_blob), blob(diff.section.new_blob))
+        for group in groups for diff in group if diff.section.hunks and not diff.section.binary
+    }  # fmt: skip
 
 
 def _side(diff: FileDiff | None) -> dict[str, Any] | None:

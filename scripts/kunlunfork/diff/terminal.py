@@ -8,7 +8,7 @@ import click
 
 from kunlunfork import paths
 from kunlunfork.console import printable
-from kunlunfork.diff import table
+from kunlunfork.diff import table, words
 from kunlunfork.diff.overlap import Met
 from kunlunfork.diff.table import Row
 from kunlunfork.diff.text import FileDiff
@@ -29,8 +29,12 @@ class Paint:
         return click.style(text, fg=colour, bold=bold or None, dim=dim or None)
 
 
-def file(diff: FileDiff, paint: Paint, notes: Sequence[Sequence[str]] = (), head: Sequence[str] = ()) -> Iterator[str]:
-    """The lines of one file. `notes` are said below the head of each hunk, `head` below that of the file."""
+def file(
+    diff: FileDiff, paint: Paint, notes: Sequence[Sequence[str]] = (), head: Sequence[str] = (),
+    headings: Sequence[str] = (),
+) -> Iterator[str]:  # fmt: skip
+    """The lines of one file. `notes` are said below the head of each hunk, `head` below that of the file; `headings`
+    stand beside the numbers of a hunk, in place of git's."""
     section = diff.section
     old = b"a/" + section.old_path if section.old_path is not None else b"/dev/null"
     new = b"b/" + section.new_path if section.new_path is not None else b"/dev/null"
@@ -50,7 +54,8 @@ def file(diff: FileDiff, paint: Paint, notes: Sequence[Sequence[str]] = (), head
         yield paint(f"+++ {paths.show(new)}", bold=True)
     for at, hunk in enumerate(section.hunks):
         place = f"@@ -{hunk.old_start},{hunk.old_count} +{hunk.new_start},{hunk.new_count} @@"
-        within = f" {_shown(hunk.section)}" if hunk.section else ""
+        own = headings[at] if at < len(headings) else ""
+        within = f" {printable(own)}" if own else f" {_shown(hunk.section)}" if hunk.section else ""
         yield paint(place, "cyan") + within
         for note in notes[at] if at < len(notes) else ():
             yield paint(f"# {printable(note)}", "cyan")
@@ -85,7 +90,7 @@ def stat(files: Sequence[Met], paint: Paint, names: Sequence[str]) -> Iterator[s
 
     yield paint(line("", names), bold=True)
     for met, name, row in zip(files, shown, cells, strict=True):
-        said = _meeting(met) if len(names) > 1 else ""
+        said = words.meeting(met) if len(names) > 1 else ""
         yield line(name, row) + (paint(f"  {said}", "yellow") if said else "")
     yield paint(line("", sums), bold=True)
 
@@ -95,16 +100,6 @@ def _counts(diff: FileDiff | None) -> str:
         return ""
     kind = {"add": "new ", "delete": "deleted ", "rename": "renamed ", "copy": "copied "}.get(diff.section.kind, "")
     return kind + ("binary" if diff.section.binary else f"+{diff.added} -{diff.removed}")
-
-
-def _meeting(met: Met) -> str:
-    if met.gone is not None:
-        return f"mainline {'deleted' if met.gone == 'delete' else 'renamed'} it"
-    if met.ours is None or met.theirs is None:
-        return ""
-    if met.hunks:
-        return f"the same lines in {len(met.hunks)} of {len(met.ours.section.hunks)} hunks"
-    return "other lines"
 
 
 def symbols(rows: Sequence[Row], paint: Paint) -> Iterator[str]:
