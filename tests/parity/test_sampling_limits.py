@@ -202,6 +202,10 @@ SPLIT = (
 )
 
 
+# Those that say themselves how much they take at a time.
+OF_THEIR_OWN = ("sample_logit_bias", "topk_topp_triton")
+
+
 def _cases(module: str) -> Iterator[Any]:
     for site in importlib.import_module(f"sites.{module}").SITES:
         for case in site.cases(random.Random(5)):
@@ -219,8 +223,8 @@ def test_pieces_of_one_block_give_the_same(module: str, monkeypatch: pytest.Monk
             with monkeypatch.context() as patch:
                 patch.setattr(vocab, "PIECE", size)
                 patch.setattr(vocab, "RNG_PIECE", {})
-                if module == "topk_topp_triton":
-                    patch.setattr(_module("launchers.topk_topp_triton"), "_PIECE", size)
+                if module in OF_THEIR_OWN:
+                    patch.setattr(_module(f"launchers.{module}"), "_PIECE", size)
                 args, kwargs = case.make()
                 result = function(*args, **kwargs)
             state: dict[str, Any] = {}

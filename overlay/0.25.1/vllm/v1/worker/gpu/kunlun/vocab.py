@@ -12,12 +12,12 @@ RNG_PIECE = {"cpu": 1 << 16}
 BLOCK = 1024
 
 
-def pieces(rows: int, vocab_size: int, elements: int | None = None) -> Iterator[slice]:
+def pieces(rows: int, vocab_size: int, elements: int | None = None, block: int = BLOCK) -> Iterator[slice]:
     """Column slices over the vocabulary: blocks of 1024, about `elements` (default PIECE) in all, at least one block.
 
     The host knows both numbers, so the shapes are the same in every step of a batch of this size.
     """
-    width = max((elements or PIECE) // max(rows, 1) // BLOCK, 1) * BLOCK
+    width = max((elements or PIECE) // max(rows, 1) // block, 1) * block
     for start in range(0, vocab_size, width):
         yield slice(start, min(start + width, vocab_size))
 

@@ -28,7 +28,7 @@ from ..vocab import row_pieces
 _STEPS = 18  # of either search
 _CLOSE = 1e-9  # equal, to the kernel
 # Sorting a piece takes about 40 bytes an element.
-_PIECE = 1 << 21
+_PIECE = 3 << 19
 # The kernel's first tile, from which it guesses where to start.
 _TILE = {"cpu": 256, "xpu": 4096}
 _INF = float("inf")
@@ -44,7 +44,7 @@ def apply_top_k_top_p_triton(
 
     logits float32 [batch_size, vocab_size]; k int [batch_size], vocab_size or more turns it off; p float
     [batch_size], 1 or more turns it off. Returns logits, or a masked copy where the vocabulary is not contiguous.
-    Memory: about 40 bytes an element of a piece of 2**21 elements (one row at least).
+    Memory: about 40 bytes an element of a piece of 3 * 2**19 elements (one row at least).
     """
     assert logits.ndim == 2
     assert logits.dtype == torch.float32
