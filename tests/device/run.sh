@@ -45,9 +45,9 @@ for check in "$@"; do
       in_time python3 "$here/benches.py" "$check" --pay "$site" --models "$HOME/m" --out "$out/$check.json" ;;
     sampled) # with temperature, views of host memory hidden from the fork
       in_time python3 "$here/benches.py" e2e --pay "$site" --models "$HOME/m" --out "$out/sampled.json" --temperature 0.8 \
-        --only 'upstream V2,fork torch,fork fused' ;;
+        --only 'upstream V2,fork fused' ;;
     pair) # whether `auto` should be fused
-      in_time python3 "$here/benches.py" e2e --pay "$site" --models "$HOME/m" --out "$out/pair.json" --rounds 9 --views \
+      in_time python3 "$here/benches.py" e2e --pay "$site" --models "$HOME/m" --out "$out/pair.json" --rounds 5 --views \
         --only 'upstream V2,fork fused' ;;
     peak)
       for variant in upstream torch fused; do

@@ -167,7 +167,36 @@ def test_a_backend_that_is_not_in_this_build_is_refused_not_replaced(kunlun, dec
         decide([site("launch")], probe, KERNELS=kernels)
     world.write(f"fakekunlun.{folder}.impl", f"def launch(x):\n    return '{folder}'\n")
     plan = decide([site("launch"), site("other")], probe, KERNELS=kernels)
-    assert run(plan) == {"launch": folder, "other": "launchers other"}
+    # Upstream's kernel is better than operators of torch where kernels launch.
+    rest = {} if kernels == "fused" else {"other": "launchers other"}
+    assert run(plan) == {"launch": folder, **rest}
+
+
+def test_with_upstreams_fixes_the_rest_of_fused_is_the_forks(kunlun, decide, site, world):
+    """Upstream's own kernels have no fixes."""
+    world.write("fakekunlun.kernels.impl", "def launch(x):\n    return 'kernels'\n")
+    plan = decide([site("launch"), site("other")], KERNELS="fused", UPSTREAM_FIXES="1")
+    assert run(plan) == {"launch": "kernels", "other": "launchers other"}
+
+
+def test_a_form_that_a_switch_asks_for_is_the_forks_though_upstream_has_a_kernel(kunlun, decide, site, world):
+    world.write("fakekunlun.kernels.impl", "def launch(x):\n    return 'kernels'\n")
+    variant = site("launch", variants=(("KUNLUN_POSTUPD3", "compact"),))
+    assert run(decide([variant], KERNELS="fused")) == {"launch": "kernels"}
+    assert run(decide([variant], KERNELS="fused", POSTUPD3="0")) == {"launch": "compact"}
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_a_fused_kernel_for_greedy_batches_only(kunlun, decide, site, world, switch):
+    """Upstream's kernel is the general form."""
+    world.write("fakekunlun.kernels.impl", "def quick(x):\n    return 'kernels'\n")
+    launch = site("launch", when_greedy="quick")
+    target = decide([launch], KERNELS="fused", GUMBEL_GREEDY=switch).targets.get(launch)
+    binding = kunlun.dispatch.Binding(launch, lambda x: "upstream")
+    binding.lead_to(target)
+    assert binding.dispatcher(1) == "upstream"
+    with kunlun.host_facts.batch(all_rows_greedy=True):
+        assert binding.dispatcher(1) == ("kernels" if switch == "1" else "upstream")
 
 
 def test_fused_kernels_without_triton_are_refused(kunlun, decide, site, world):

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which implementation of the sites this process runs, decided before a launch."""
 
-import functools
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from . import host_facts
 from .binder import Targets
-from .dispatch import signature
+from .dispatch import WhenGreedy, signature
 from .sites import Site
 from .switches import KERNELS, Switches
 
@@ -96,14 +94,19 @@ def decide(
     if switched_off:
         off = "upstream" if probe()[0] else "reference"
     finder = _Finder(package, load)
-    targets: dict[Site, Callable[..., Any]] = {}
+    # Where kernels launch, upstream's own is what a site without one of the fork's runs: operators of torch in its place
+    # took three times as long on an H200. Only they have the fixes.
+    upstream_rest = backend == "fused" and not switches.upstream_fixes
+    targets: dict[Site, Callable[..., Any] | WhenGreedy] = {}
     for site in sites:
-        fn = None
+        fn: Callable[..., Any] | WhenGreedy | None = None
         if site not in switched_off:
-            fn = finder.find(site, _variant(site, switches), _LAYERS[backend])
+            name = _variant(site, switches)
+            fn = general = finder.find(site, name, _LAYERS[backend], optional=upstream_rest and name == site.name)
             if site.when_greedy and switches.gumbel_greedy:
-                greedy = finder.find(site, site.when_greedy, _LAYERS[backend])
-                fn = _by_rows(fn, greedy) if fn and greedy else None
+                greedy = finder.find(site, site.when_greedy, _LAYERS[backend], optional=upstream_rest)
+                if greedy and (general or upstream_rest):
+                    fn = WhenGreedy(greedy).over(general) if general else WhenGreedy(greedy)
         elif off == "reference":
             fn = finder.find(site, site.name, _LAYERS[off])
         if fn is not None:
@@ -158,15 +161,6 @@ def _variant(site: Site, switches: Switches) -> str:
     return site.name
 
 
-def _by_rows(general: Callable[..., Any], greedy: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(general)
-    def choose(*args, **kwargs):
-        fn = greedy if host_facts.all_rows_greedy() else general
-        return fn(*args, **kwargs)
-
-    return choose
-
-
 class _Finder:
     """Finds implementations and remembers what it could not find."""
 
@@ -177,10 +171,11 @@ class _Finder:
         # Module below the package -> what it lacks.
         self._missing: dict[str, list[str]] = {}
 
-    def find(self, site: Site, name: str, layers: tuple[str, ...]) -> Callable[..., Any] | None:
+    def find(self, site: Site, name: str, layers: tuple[str, ...], optional: bool = False) -> Callable[..., Any] | None:
+        """The function of the best layer that has it. optional: of the first layer, and none is no fault."""
         if len(layers) > 1 and self._module(layers[0]) is None:
             self._missing.setdefault(layers[0], ["all"])
-        for layer in layers:
+        for layer in layers[:1] if optional else layers:
             fn = getattr(self._module(f"{layer}.{site.impl}"), name, None)
             if fn is None:
                 continue
@@ -190,7 +185,8 @@ class _Finder:
                     f"{name}{site.signature} (it has {name}{found})",
                 )
             return fn
-        self._miss(f"{layers[-1]}.{site.impl}", name)
+        if not optional:
+            self._miss(f"{layers[-1]}.{site.impl}", name)
         return None
 
     def missing(self) -> str:

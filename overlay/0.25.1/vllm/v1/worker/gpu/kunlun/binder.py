@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from .dispatch import Binding, binding_of, signature
+from .dispatch import Binding, WhenGreedy, binding_of, signature
 from .sites import Site
 
 UPSTREAM = "upstream"
 OURS = "kunlunfork"
 NOT_LOADED = "not loaded"
 
-Targets = Mapping[Site, Callable[..., Any]]
+Targets = Mapping[Site, Callable[..., Any] | WhenGreedy]
 
 
 class DriftError(RuntimeError):
@@ -117,7 +117,7 @@ class Binder:
                 raise
             finally:
                 for binding in self._bindings:
-                    binding.impl = self._target(binding.site)
+                    binding.lead_to(self._target(binding.site))
 
     def problems(self) -> tuple[str, ...]:
         """What is not as expected in the modules loaded so far."""
@@ -144,7 +144,7 @@ class Binder:
             current = binding.original
         return _origin(current) if self._foreign(site, current) else UPSTREAM
 
-    def _target(self, site: Site) -> Callable[..., Any] | None:
+    def _target(self, site: Site) -> Callable[..., Any] | WhenGreedy | None:
         return None if self._targets is None else self._targets.get(site)
 
     def _foreign(self, site: Site, obj: object) -> bool:
@@ -174,7 +174,7 @@ class Binder:
                 self._problems[site] = problem
                 continue
             binding = Binding(site, original)
-            binding.impl = target
+            binding.lead_to(target)
             setattr(holder, site.name, binding.dispatcher)
             self._bindings.append(binding)
             self._replaced[id(current)] = _Replaced(current, home, binding)

@@ -4,8 +4,10 @@
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from . import host_facts
 from .sites import Site
 
 _MARK = "__kunlunfork_binding__"
@@ -22,6 +24,25 @@ class Binding:
         self.original = original
         self.impl: Callable[..., Any] | None = None
         self.dispatcher = _dispatcher(self)
+
+    def lead_to(self, target: "Callable[..., Any] | WhenGreedy | None") -> None:
+        """Let the dispatcher run `target`, upstream's code where that has none."""
+        self.impl = target.over(self.original) if isinstance(target, WhenGreedy) else target
+
+
+@dataclass(frozen=True)
+class WhenGreedy:
+    """`greedy` where the host knows that every row of the batch is greedy, else something else."""
+
+    greedy: Callable[..., Any]
+
+    def over(self, general: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(general)
+        def choose(*args, **kwargs):
+            fn = self.greedy if host_facts.all_rows_greedy() else general
+            return fn(*args, **kwargs)
+
+        return choose
 
 
 def _dispatcher(binding: Binding) -> Callable[..., Any]:
