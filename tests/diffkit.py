@@ -41,10 +41,16 @@ class Differ:
         file.write_bytes(data)
 
     def report(
-        self, *words: str, context: int = 3, symbols: bool = False, contents: bool = False, **options: object
+        self,
+        *words: str,
+        context: int = 3,
+        symbols: bool = False,
+        interfaces: bool = False,
+        contents: bool = False,
+        **options: object,
     ) -> Report:
         request = Request(words, **options)  # type: ignore[arg-type]
-        parts = Parts(context, symbols, contents)
+        parts = Parts(context, symbols, interfaces, contents)
         return report(self.world.clone, self.world.store, Cache(self.world.folder / "cache"), request, parts)
 
     def text(
@@ -52,7 +58,9 @@ class Differ:
     ) -> bytes:
         """What is written into a file."""
         found = self.report(*words, symbols=symbols, contents=form == "html", **options)  # type: ignore[arg-type]
-        return show.render(found, show.Options(form, stat, symbols, None, "never", False))
+        return show.render(
+            found, show.Options(form, stat, symbols, bool(options.get("interfaces")), None, "never", False)
+        )
 
     def folder(self, name: str, version: str = "1.0") -> Path:
         """A release, unpacked."""

@@ -24,6 +24,7 @@ DIFFERS = 10
               help="patch: what git apply takes; html: one file.")  # fmt: skip
 @click.option("--stat", is_flag=True, help="Only how many lines of which files.")
 @click.option("--symbols", is_flag=True, help="The table of classes and functions: what stands in for each, drift.")
+@click.option("--interfaces", is_flag=True, help="The stages of a decode step; runner and speculator side by side.")
 @click.option("-U", "--unified", "context", type=click.IntRange(0), default=3, help="Lines around a change [3].")
 @click.option("--exit-code", is_flag=True, help="Exit code 10 if there is a difference.")
 @click.option("--out", type=FOLDER, help="Write into this file.")
@@ -36,8 +37,8 @@ DIFFERS = 10
 @verb
 def command(
     words: tuple[str, ...], named: tuple[str, ...], version: str | None, against: str | None, tree: Path | None,
-    form: str, stat: bool, symbols: bool, context: int, exit_code: bool, out: Path | None, color: str, no_pager: bool,
-    repo: Path | None, index_url: str | None, offline: bool, console: Console,
+    form: str, stat: bool, symbols: bool, interfaces: bool, context: int, exit_code: bool, out: Path | None, color: str,
+    no_pager: bool, repo: Path | None, index_url: str | None, offline: bool, console: Console,
 ) -> int:  # fmt: skip
     """Show how the fork differs from mainline, why, and what mainline changed since.
 
@@ -61,7 +62,7 @@ def command(
     console.as_json = console.as_json or form == "json"
     if form == "patch" and against is not None:
         raise click.UsageError("--format patch has two sides; --against is a third")
-    if form == "patch" and (stat or symbols or console.as_json):
+    if form == "patch" and (stat or symbols or interfaces or console.as_json):
         raise click.UsageError("--format patch writes the patch, and nothing else")
     if out is not None:
         outfile.check(out)
@@ -71,6 +72,8 @@ def command(
     request = sides.Request((*words, *named), version, against, tree)
     with sides.opened(fork, Store(folders.store), settings, request) as opened:
         page = form in ("md", "html")
-        report = reports.make(opened, folders, reports.Parts(context, symbols or page, form == "html"))
-    show.show(report, console, show.Options(form, stat, symbols, out, color, not no_pager))
+        report = reports.make(
+            opened, folders, reports.Parts(context, symbols or page, interfaces or page, form == "html")
+        )
+    show.show(report, console, show.Options(form, stat, symbols, interfaces, out, color, not no_pager))
     return DIFFERS if exit_code and report.differs else errors.OK

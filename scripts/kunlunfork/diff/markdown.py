@@ -19,7 +19,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
 def text(report: Report) -> str:
     """The report, with a newline at its end. Of the overlay's files only their names and sizes are in it."""
     lines = [f"### {plain(words.title(report))}", "", *_fates(report), *_files(report), *_symbols(report)]
-    lines += _hunks(report)
+    lines += [*_stages(report), *_hunks(report)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -86,6 +86,17 @@ def _symbols(report: Report) -> list[str]:
     counted = ", ".join(f"{count} {state}" for state, count in table.counts(every).items())
     head = ("", "symbol", "by", f"mainline to {report.against}" if report.against is not None else "")
     return [f"{len(every)} symbols: {counted}.", "", *_table(head, rows)] if every else []
+
+
+def _stages(report: Report) -> list[str]:
+    rows = []
+    for stage in report.interfaces.stages if report.interfaces is not None else ():
+        calls = "<br>".join(code(name) for name in dict.fromkeys(entry.to for entry in stage.calls))
+        changed = [f"\\+ {code(name)}" for name in stage.arrived] + [f"\\- {code(name)}" for name in stage.left]
+        fork = "<br>".join(code(name) for (_, name), _ in stage.replaced)
+        rows.append([plain(stage.name), calls, fork, *(["<br>".join(changed)] if report.against is not None else [])])
+    newer = [f"mainline to {report.against}"] if report.against is not None else []
+    return _table(("stage of a step", f"calls in {report.pin}", "the fork replaces", *newer), rows)
 
 
 def _hunks(report: Report) -> Iterator[str]:

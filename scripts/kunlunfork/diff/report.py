@@ -8,9 +8,10 @@ from typing import Any
 
 from kunlunfork import paths
 from kunlunfork.cache import Cache
-from kunlunfork.diff import fate, overlap, provenance, table, text
+from kunlunfork.diff import fate, interfaces, overlap, provenance, table, text
 from kunlunfork.diff.facts import Reader
 from kunlunfork.diff.fate import Fate
+from kunlunfork.diff.interfaces import Interfaces
 from kunlunfork.diff.overlap import Met
 from kunlunfork.diff.provenance import PATCH, Origin
 from kunlunfork.diff.sides import Sides
@@ -39,6 +40,7 @@ class Report:
     symbols: tuple[Row, ...] | None = None
     contents: Mapping[FileDiff, tuple[bytes, bytes]] = field(default_factory=dict)
     headings: Mapping[bytes, tuple[str, ...]] = field(default_factory=dict)
+    interfaces: Interfaces | None = None
 
     @property
     def differs(self) -> bool:
@@ -60,6 +62,7 @@ class Report:
             "files": [self._met(met) for met in self.met],
             "fates": [each.as_json() for each in self.fates],
             "symbols": None if self.symbols is None else [row.as_json() for row in self.symbols],
+            "interfaces": None if self.interfaces is None else self.interfaces.as_json(),
         }
 
     def fates_of(self, diff: FileDiff) -> tuple[tuple[Fate, ...], ...]:
@@ -103,6 +106,7 @@ class Parts:
 
     context: int = text.CONTEXT
     symbols: bool = False
+    interfaces: bool = False
     contents: bool = False
 
 
@@ -123,6 +127,7 @@ def make(sides: Sides, cache: Cache, parts: Parts | None = None) -> Report:
         provenance.find(sides, ours), fate.find(sides, sides.rungs, frozenset(effect)),
         table.make(sides, reader, theirs) if parts.symbols else None,
         _contents(sides, ours, theirs) if parts.contents else {}, {diff.path: reader.headings(diff) for diff in ours},
+        interfaces.make(sides, reader) if parts.interfaces else None,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ class Options:
     form: str
     stat: bool
     symbols: bool
+    interfaces: bool
     out: Path | None
     color: str
     paged: bool
@@ -57,7 +58,9 @@ def render(report: Report, options: Options, *, as_json: bool = False) -> bytes:
         lines += _stat(report, paint)
     if options.symbols:
         lines += terminal.symbols(report.symbols or (), paint)
-    if not (options.stat or options.symbols):
+    if options.interfaces and report.interfaces is not None:
+        lines += terminal.interfaces(report.interfaces, paint, report.against)
+    if not (options.stat or options.symbols or options.interfaces):
         lines += _term(report, paint)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunlunfork import paths
-from kunlunfork.diff import signatures, standins
+from kunlunfork.diff import signatures, standins, text
 from kunlunfork.diff.facts import Reader
 from kunlunfork.diff.sides import Sides
 from kunlunfork.diff.standins import BYPASSED, REPLACED, SHADOWED, SUBCLASSED, StandIn
@@ -97,10 +97,7 @@ def make(sides: Sides, reader: Reader, theirs: Sequence[FileDiff]) -> tuple[Row,
 class _Maker:
     def __init__(self, sides: Sides, reader: Reader, theirs: Sequence[FileDiff]) -> None:
         self._sides, self._reader = sides, reader
-        sections = [diff.section for diff in theirs]
-        self._renamed = {
-            s.old_path: s.new_path for s in sections if s.kind == "rename" and s.old_path and s.new_path and s.hunks
-        }
+        self._renamed = text.renamed(theirs)
         self._arrived = frozenset(self._renamed.values())
         self._standins: dict[tuple[str, str], list[StandIn]] = {}
         for each in standins.find(sides.fork):

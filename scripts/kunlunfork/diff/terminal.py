@@ -9,6 +9,7 @@ import click
 from kunlunfork import paths
 from kunlunfork.console import printable
 from kunlunfork.diff import table, words
+from kunlunfork.diff.interfaces import Interfaces, Method
 from kunlunfork.diff.overlap import Met
 from kunlunfork.diff.table import Row
 from kunlunfork.diff.text import FileDiff
@@ -122,3 +123,37 @@ def symbols(rows: Sequence[Row], paint: Paint) -> Iterator[str]:
             yield f"  {'':<{width}}    <- {printable(str(stand))}"
     counted = ", ".join(f"{count} {state}" for state, count in table.counts(rows).items())
     yield paint(f"{len(rows)} symbols: {counted}" if rows else "no symbols", bold=True)
+
+
+def interfaces(found: Interfaces, paint: Paint, against: str | None) -> Iterator[str]:
+    """The stages of a step, then runner and speculator: what calls what, what the fork replaces, what changed."""
+    yield paint("One decode step", bold=True)
+    for stage in found.stages:
+        yield paint(printable(stage.name), "cyan")
+        for entry in stage.calls:
+            yield f"  {entry.caller}:{entry.line}  {printable(entry.to)}"
+        for sign, names in (("+", stage.arrived), ("-", stage.left)):
+            for name in names:
+                yield paint(f"  {sign} {printable(name)} in {against}", "yellow")
+        for (path, name), by in stage.replaced:
+            yield f"  fork: {printable(path)}::{printable(name)}"
+            for each in by:
+                yield f"        <- {printable(str(each))}"
+    for title, methods in (("Runner", found.runner), ("Verify", found.verify), ("Propose", found.propose)):
+        yield paint(title, bold=True)
+        for method in methods:
+            yield from _method(method, paint, against)
+
+
+def _method(method: Method, paint: Paint, against: str | None) -> Iterator[str]:
+    yield f"  {paint(printable(method.name), 'cyan')}{printable(method.signature)}"
+    yield f"      {printable(method.path)}:{method.line}"
+    for what, names in (("called by", method.callers), ("calls", method.calls)):
+        if names:
+            yield f"      {what} {printable(', '.join(names))}"
+    for each in method.by:
+        yield f"      <- {printable(str(each))}"
+    if method.newer is None:
+        yield paint(f"      gone in {against}", "yellow")
+    for change in method.newer or ():
+        yield paint(f"      {against}: {printable(change)}", "yellow")

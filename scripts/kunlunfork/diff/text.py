@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kunlunfork.hunks import Hunk
@@ -80,3 +80,9 @@ def changes(hunk: Hunk) -> Iterator[Change]:
             new += sign == b"+"
     if (old, new) != (old_start, new_start):
         yield Change(old_start, old, new_start, new)
+
+
+def renamed(files: Sequence[FileDiff]) -> dict[bytes, bytes]:
+    """Old path -> new path of the files that were renamed and have more than a licence in common."""
+    sections = [file.section for file in files]
+    return {s.old_path: s.new_path for s in sections if s.kind == "rename" and s.old_path and s.new_path and s.hunks}
