@@ -31,6 +31,7 @@ VERBS = {
     "export": "Bring the commits of a git tree back into patches and overlay",
     "rebase": "Carry the series to another release",
     "diff": "Show how the fork differs from mainline, and why",
+    "drift": "Find what upstream changed under what the fork relies on",
     "new-patch": "Make a patch of the edits in a fork tree without git",
     "pins": "List the upstream releases that the fork supports",
     "switches": "List the KUNLUN_* switches, or check the environment",

@@ -61,6 +61,13 @@ class Modules:
             if module and (module not in self.paths or path.endswith(b"/__init__.py")):
                 self.paths[module] = path
         self._facts: dict[str, Facts] = {}
+        self._found: dict[tuple[str, str, str], Symbol | None] = {}
+        self._names: dict[str, dict[str, list[Import]]] = {}
+        # Folders with modules below them; not all have a file of their own.
+        self._packages = {m.rpartition(".")[0] for m in self.paths}
+        for package in list(self._packages):
+            while package := package.rpartition(".")[0]:
+                self._packages.add(package)
 
     def _read(self, modules: Iterable[str]) -> None:
         raise NotImplementedError
@@ -80,9 +87,7 @@ class Modules:
             self._read(missing)
 
     def is_package(self, module: str) -> bool:
-        return self.paths.get(module, b"").endswith(b"/__init__.py") or (
-            module not in self.paths and any(m.startswith(f"{module}.") for m in self.paths)
-        )
+        return self.paths.get(module, b"").endswith(b"/__init__.py") or module in self._packages
 
     def absolute(self, module: str, of: str) -> str:
         """The module that `from module import` means in the module `of`."""
@@ -109,21 +114,27 @@ class Modules:
     def find(self, module: str, name: str, where: str = "", far: int = _FAR) -> Symbol | None:
         """What a dotted name stands for in a module (in its function `where`): imports, re-exports, stars and lazy
         tables are followed. A member of a class is looked for in its bases, too. None: nothing that we know."""
+        key = (module, name, where)
+        if key in self._found:
+            return self._found[key]
         first, _, rest = name.partition(".")
         found = self._first(module, first, where, far)
         while found is not None and rest:
             name, _, rest = rest.partition(".")
             found = self._member(found, name, far)
+        if far == _FAR:
+            self._found[key] = found
         return found
 
     def _first(self, module: str, name: str, where: str, far: int) -> Symbol | None:
         facts = self.facts(module)
         if facts is None or far < 0:
             return Symbol(f"{module}.{name}", "") if self.exists(f"{module}.{name}") else None
-        local = [i for i in facts.imports if i.name == name and i.where and i.where == where]
+        items = self._imports(module, facts)
+        local = [i for i in items.get(name, ()) if i.where and i.where == where]
         if not local and (name in facts.functions or name in facts.classes):
             return Symbol(module, name)
-        for item in reversed([*(i for i in facts.imports if i.name == name and not i.where), *local]):
+        for item in reversed([*(i for i in items.get(name, ()) if not i.where), *local]):
             found = self._imported(module, item, far)
             if found is not None:
                 return found
@@ -132,11 +143,19 @@ class Modules:
         if name in facts.lazy:
             target, _, what = facts.lazy[name].partition(":")
             return self.find(self.absolute(target, module), what, far=far - 1)
-        for star in (i for i in facts.imports if i.what == "*"):
+        for star in items.get("*", ()):
             source = self.absolute(star.module, module)
             if self._exported(source, name) and (found := self.find(source, name, far=far - 1)):
                 return found
         return Symbol(f"{module}.{name}", "") if self.exists(f"{module}.{name}") else None
+
+    def _imports(self, module: str, facts: Facts) -> Mapping[str, list[Import]]:
+        known = self._names.get(module)
+        if known is None:
+            known = self._names[module] = {}
+            for item in facts.imports:
+                known.setdefault(item.name, []).append(item)
+        return known
 
     def _exported(self, module: str, name: str) -> bool:
         facts = self.facts(module)
@@ -285,12 +304,22 @@ class Given(Modules):
     def _read(self, modules: Iterable[str]) -> None:
         for module in modules:
             if module in self._sources:
-                self._facts[module] = read(self._sources[module])
+                self._facts[module] = self._of(self._sources[module])
             else:
                 assert self._over is not None
                 found = self._over.facts(module)
                 assert found is not None
                 self._facts[module] = found
+
+    def _of(self, source: bytes) -> Facts:
+        if self._over is None:
+            return read(source)
+        blob, kept = blob_id(source), self._over.kept
+        found = kept.facts(blob)
+        if found is None:
+            found = read(source)
+            kept.put(blob, pack(found))
+        return found
 
     def source(self, module: str) -> bytes:
         if module in self._sources or self._over is None:
