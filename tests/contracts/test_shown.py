@@ -11,6 +11,8 @@ from contractkit import Bench
 from test_cli import run
 
 from kunlunfork import errors
+from kunlunfork.cache import Cache
+from kunlunfork.content import Content
 from kunlunfork.contracts import cards, cover, pinfile, shown
 from kunlunfork.contracts import run as run_
 from kunlunfork.contracts.cover import Evidence
