@@ -14,9 +14,12 @@ from support import REPO, digest
 from kunlunfork import fork, paths
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.diff import text
+from kunlunfork.diff import sides, text
 from kunlunfork.diff.sides import Request
 from kunlunfork.errors import ForkError
+from kunlunfork.progress import Silent
+from kunlunfork.sources import pypi
+from kunlunfork.sources.base import Settings
 from kunlunfork.store import Base, Store
 
 PINS = Content(REPO, clone=True).versions()
@@ -220,3 +223,23 @@ def test_json_is_one_object_that_scripts_can_read(differ: Differ) -> None:
     again = json.loads(raw)
     assert again["differs"] is True and again["pin"] == "1.0" and again["against"] is None
     assert [f["path"] for f in again["files"]] == sorted(f["path"] for f in again["files"])
+
+
+def test_the_index_is_not_asked_for_what_is_stored(differ: Differ, monkeypatch: pytest.MonkeyPatch) -> None:
+    differ.world.release("1.0", {OTHER: lines("c")})
+    differ.world.patch("three", {OTHER: lines("c", "d")})
+    differ.world.release("1.1", {OTHER: lines("c")})
+    differ.world.release("1.3", {OTHER: lines("c")})
+    asked = []
+
+    def packages(*_: object, **__: object) -> tuple[()]:
+        asked.append(1)
+        return ()
+
+    monkeypatch.setattr(pypi, "packages", packages)
+    settings = Settings(Cache(differ.world.folder / "cache"), None, False, Silent())
+    for against, count in (("1.1", 0), ("1.3", 1)):
+        request = Request((), against=against)
+        with sides.opened(differ.world.clone, differ.world.store, settings, request) as opened:
+            assert opened.against is not None and opened.against[0] == against
+        assert len(asked) == count, "1.2 is missing on the way to 1.3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kunlunfork import fork as forks
@@ -88,7 +88,12 @@ def opened(content: Content, store: Store, settings: Settings, request: Request)
     chosen = selection.find(content, fork, request.words)
     releases = Releases(content, store, settings)
     base = releases.base(fork.pin.version).tree
-    rungs = () if request.against is None else _rungs(releases, fork.pin.version, request.against)
+    rungs: tuple[Rung, ...] = ()
+    if request.against is not None:
+        if _all_stored(content, store, fork.pin.version, request.against):
+            # The index takes longer to ask than all the rest.
+            releases = Releases(content, store, replace(settings, offline=True))
+        rungs = _rungs(releases, fork.pin.version, request.against)
     against = (rungs[-1].version, rungs[-1].tree) if rungs else None
     with scratch(store.path / "objects", _ATTRIBUTES) as repository, TreeStore(repository) as trees:
         patches = start.changes(trees, base, fork.pin, fork.patches)
@@ -97,8 +102,10 @@ def opened(content: Content, store: Store, settings: Settings, request: Request)
             raise ForkError(
                 f"the overlay ships files that vLLM {fork.pin.version} has too", details=taken, fix="kunlunfork lint"
             )
-        for _, data in fork.added.values():
-            trees.put(data)
+        for path, (_, data) in fork.added.items():
+            # The others are named in the tree, and nobody reads them.
+            if chosen.whole or chosen.has(path):
+                trees.put(data)
         made = trees.replace(patches[-1].after if patches else base, {p: e for p, (e, _) in fork.added.items()})
         shown = made if found is None else _of_folder(trees, base, fork, found, chosen)
         if chosen.paths:
@@ -119,6 +126,15 @@ def _version(content: Content, asked: str | None, found: Target | None) -> str:
             fix="leave --vllm out, or name a tree of that release",
         )  # fmt: skip
     return wanted
+
+
+def _all_stored(content: Content, store: Store, pin: str, asked: str) -> bool:
+    """Whether the store has the release that was asked for, and one of each minor version on the way."""
+    first, last = (pins.parse_version(text) for text in (pin, asked))
+    names = {*(base.version for base in store.bases() if base.kind == "sdist"), *content.versions()}
+    known = [pins.parse_version(name) for name in names]
+    minors = {version.minor for version in known if version.major == last.major and version <= last}
+    return last in known and first.major == last.major and minors.issuperset(range(first.minor + 1, last.minor))
 
 
 def _rungs(releases: Releases, pin: str, asked: str) -> tuple[Rung, ...]:
