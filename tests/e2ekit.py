@@ -17,7 +17,7 @@ from support import REPO
 from kunlunfork.content import Content
 
 ENGINE = """
-import os, pathlib, signal, time
+import os, pathlib, signal, sys, time
 from contextlib import contextmanager
 from types import SimpleNamespace as Some
 
@@ -50,10 +50,18 @@ def make(llm, models):
     runner = type(CLASSES[KIND], (), {"__module__": HOMES[KIND]})()
     if KIND == "fork":
         home = "reference" if "KUNLUN_HOSTVEC" in os.environ else "launchers"
+        buffers = type("DeviceBuffer" if HIDDEN != llm.get("sees", False) else "UvaBuffer", (), {})
+        sys.modules["vllm.v1.worker.gpu"] = Some(buffer_utils=Some(UvaBuffer=buffers))
         def site(): pass
         site.__module__ = f"vllm.v1.worker.gpu.kunlun.{llm.get('sites', home)}.x"
         runner.kunlun_plan = Some(backend=llm.get("backend", "torch"), targets={0: site})
     return Some(llm_engine=Some(vllm_config=Some(**vars(config))), runner=runner, drafts="draft" in llm)
+
+HIDDEN = False
+
+def hide_views():
+    global HIDDEN
+    HIDDEN = True
 
 def model_runner(llm):
     return llm.runner
@@ -97,16 +105,21 @@ def make(folder: Path, scenarios: list[dict[str, Any]]) -> Content:
     (e2e / "engine.py").write_text(ENGINE)
     (e2e / "models.py").write_text(MODELS)
     (content.parity / "interpreter.py").touch()
-    whole = [_scenario(scenario) for scenario in scenarios]
+    whole = [_filled(scenario) for scenario in scenarios]
     (e2e / "scenarios.py").write_text(f"import json\nprint(json.dumps({whole!r}))\n")
     return content
 
 
-def _scenario(given: dict[str, Any]) -> dict[str, Any]:
+def _filled(given: dict[str, Any]) -> dict[str, Any]:
     cases = [
         {"oracles": ["v1"], "ranges": {}, "unlike": None, "known": [], **case} for case in given.pop("cases", [CASE])
     ]
-    return {"llm": {}, "env": {}, "ranks": 1, "cannot": None, "cases": cases, **given}
+    return {"llm": {}, "env": {}, "ranks": 1, "hide_views": False, "cannot": None, "cases": cases, **given}
+
+
+def scenario(name: str, *cases: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """As `scenarios.py` says one."""
+    return _filled({"name": name, "cases": list(cases), **more})
 
 
 def call(name: str = "", says: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

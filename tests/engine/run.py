@@ -40,7 +40,7 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
     if engine.get("zero_blocks"):
         _want_zero_blocks()
     if engine.get("no_views"):
-        _hide_host_memory()
+        engines.hide_views()
     try:
         llm = engines.make(engine.get("llm", {}), models)
     except Exception as e:  # a job may be about the refusal
@@ -84,13 +84,6 @@ def _engine(engine: dict[str, Any], models: Path) -> dict[str, Any]:
 
 def _plan_of_rank(worker: Any) -> str:
     return f"{type(worker.model_runner).__name__}: {worker.model_runner.kunlun_plan}"
-
-
-def _hide_host_memory() -> None:
-    """Let V2 keep its state as on a device that has no view of host memory; for the rest of the process."""
-    from vllm.v1.worker.gpu.kunlun import uva
-
-    uva.views_work = lambda device: (False, "the test wants it so")
 
 
 def _split_blocks(size: int) -> None:

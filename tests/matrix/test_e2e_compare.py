@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import e2ekit
 import pytest
 
 from kunlunfork.matrix import e2escenarios
@@ -28,16 +29,14 @@ def said() -> dict[str, Any]:
     return made
 
 
-ABOUT = {"fork": {"class": "x.CPUModelRunnerV2", "backend": "torch", "sites": ["launchers"]},
+ABOUT = {"fork": {"class": "x.CPUModelRunnerV2", "backend": "torch", "sites": ["launchers"], "views": True},
          "v1": {"class": "vllm.v1.worker.cpu_model_runner.CPUModelRunner"},
          "v2": {"class": "vllm.v1.worker.cpu.model_runner.CPUModelRunner"}}  # fmt: skip
 
 
 def found(kind: str, change: Callable[[dict[str, Any]], object], **more: Any) -> tuple[Any, float]:
     raw = {"name": "a", "calls": [{}], "oracles": [kind], "ranges": {}, "unlike": None, "known": [], **more}
-    scenario = e2escenarios.parse(
-        {"name": "s", "llm": {}, "env": {}, "ranks": 1, "cannot": None, "cases": [raw]}
-    )  # fmt: skip
+    scenario = e2escenarios.parse(e2ekit.scenario("s", raw))
     ours, theirs = said(), said()
     change(ours)
     answers = {k: Answer({"async_scheduling": False, "runners": [a]}, [], 0.0) for k, a in ABOUT.items()}
@@ -128,6 +127,13 @@ def test_known_answers() -> None:
     assert (difference.where, difference.index) == ("known.call0.request1.tokens", (1,))
     difference, _ = found("v1", lambda s: None, known=[{**KNOWN, "counters": {"num_drafts": 3}}])
     assert difference.where == "known.call0.num_drafts"
+
+
+def test_matches_are_counted() -> None:
+    asked = {"answers": ["t5 t7", "t5 t8"]}
+    assert found("v1", lambda s: None, calls=[asked], ranges={"matches": [1, 1]}) == (None, 0.0)
+    difference, _ = found("v1", lambda s: None, calls=[asked], ranges={"matches": [2, None]})
+    assert difference.message == "matches is 1, expected 2 to any"
 
 
 def test_cached_tokens_can_be_asked_for() -> None:

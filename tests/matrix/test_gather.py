@@ -46,6 +46,22 @@ def test_lines_that_come_in_turns(out: Path, tmp_path: Path) -> None:
     assert [(p.cells, p.ended) for p in loaded.planned] == [(2, 2), (2, 2)]
 
 
+def test_a_tier_that_plans_launchers_is_whole_when_all_have_come(out: Path, tmp_path: Path) -> None:
+    run = replace(RUN, shard="1/1", tier="upstream")
+    with Writer(tmp_path / "1", append=False) as file:
+        file.head(run)
+        file.tier("upstream", 2, results.LAUNCHERS)
+        for launcher, test in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "4")):
+            file.cell(replace(CELL, run=run, launcher=launcher, test=test))
+    *lines, last = (tmp_path / "1").read_bytes().splitlines(keepends=True)
+    with Writer(out, append=False) as writer:
+        gather = Gather(writer, RUN.pin, RUN.series, RUN.overlay)
+        gather.take("1/1", b"".join(lines))
+        assert not gather.whole("1/1", 1)
+        gather.take("1/1", last)
+        assert gather.whole("1/1", 1)
+
+
 def test_what_a_lost_machine_had_sent_is_kept(out: Path, tmp_path: Path) -> None:
     sent = _lines(tmp_path / "1", "1/1", "a")
     with Writer(out, append=False) as writer:

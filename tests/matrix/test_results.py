@@ -18,7 +18,7 @@ from matrixkit import CELL, CELLS, FAILED, RUN, names
 
 from kunlunfork import errors
 from kunlunfork.errors import ForkError
-from kunlunfork.matrix import results
+from kunlunfork.matrix import merge, results
 from kunlunfork.matrix.cells import replay
 from kunlunfork.matrix.results import Writer, load
 
@@ -47,6 +47,18 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [(p.run, p.cells, p.ended) for p in found.planned] == [(RUN, 5, 3)]
     assert found.notes == ()
     assert found.cells[0].run is found.cells[1].run
+
+
+def test_a_tier_that_plans_launchers_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    with Writer(path, append=False) as file:
+        file.head(RUN)
+        file.tier("upstream", 3, results.LAUNCHERS)
+        for launcher, test in (("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")):
+            file.cell(replace(CELL, run=replace(RUN, tier="upstream"), launcher=launcher, test=test))
+    found = load([path])
+    assert [(p.cells, p.ended, p.of) for p in found.planned] == [(3, 2, "launchers")]
+    assert merge.merge(found, None).unfinished == (f"{path}: upstream of 0.25.1 ended after 2 of 3 files",)
 
 
 def test_a_line_has_what_a_reader_needs(tmp_path: Path) -> None:

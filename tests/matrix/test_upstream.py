@@ -57,9 +57,9 @@ def run(
         (place.tests / name).write_text(HEAD + text)
     found: list[Cell] = []
     planned: list[int] = []
-    log = Log(lambda tier, count: planned.append(count), found.append)
+    log = Log(lambda tier, count, of="": planned.append(count), found.append)
     upstream.run(own, place, list(files), RUN, selection, 2, None, log, Silent(), limit=limit)
-    assert len(planned) == 1
+    assert planned == [len(files)] or selection is not ALL
     assert all(cell.run.tier == "upstream" for cell in found)
     return {cell.test: cell for cell in found}
 
@@ -165,6 +165,11 @@ def test_only_files_that_are_left(own: Content, place: Place) -> None:
     assert not shards[0] & shards[1]
     with pytest.raises(ForkError, match="none of upstream's tests is left"):
         run(own, place, files, Selection(names=("tests/test_z.py::test_it",)))
+
+
+def test_a_file_without_tests_is_an_error(own: Content, place: Place) -> None:
+    cells = run(own, place, "")
+    assert {name: (cell.outcome, cell.case) for name, cell in cells.items()} == {FILE: ("error", "(no test)")}
 
 
 def test_an_interrupt_ends_the_processes(own: Content, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

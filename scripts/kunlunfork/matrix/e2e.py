@@ -241,6 +241,8 @@ def _work(
                 except queue.Empty:
                     return
                 _do(server, job, ended.put)
+                if job.scenario.hide_views:
+                    server.renew()
     except BaseException as e:  # noqa: BLE001 - raised again by who waits
         ended.put(e)
 
@@ -272,4 +274,5 @@ def _asked(job: _Job, cases: Sequence[Case]) -> dict[str, object]:
     asked = dict(engine_of(job.kind, job.scenario))
     if job.setting is not None:
         asked["env"] = {**job.scenario.env, **job.setting.environ()}
+        asked["hide_views"] = job.scenario.hide_views
     return {**asked, "cases": [{"name": case.name, "calls": case.calls} for case in cases]}

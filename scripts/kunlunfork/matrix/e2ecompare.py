@@ -68,7 +68,7 @@ def compare(
         for number, (said, known) in enumerate(zip(answer.said, case.known)):  # noqa: B905 - none may be known
             for i, (request, tokens) in enumerate(zip(said["requests"], known["tokens"], strict=True)):
                 _same_list(f"known.call{number}.request{i}.tokens", (), request["completions"][0]["tokens"], tokens)
-            _same_counters(f"known.call{number}", said["counters"], known["counters"])
+            _same_counters(f"known.call{number}", said["counters"], known.get("counters", {}))
     except _Differs as e:
         return e.told, worst[0]
     return (None if wrong is None else Difference(wrong)), worst[0]
@@ -78,7 +78,8 @@ def _runs(scenario: Scenario, kind: str, answer: Answer, setting: str | None) ->
     """What runs is not what was asked for."""
     about = answer.about
     wanted = scenario.llm.get("async_scheduling")
-    if wanted is not None and about["async_scheduling"] != wanted:
+    # Runner V1 of a CPU has no such thing, whatever is asked.
+    if kind != V1 and wanted is not None and about["async_scheduling"] != wanted:
         return f"{kind} runs with async_scheduling={about['async_scheduling']}"
     runners = about.get("runners", ())
     if len(runners) != scenario.ranks:
@@ -90,12 +91,15 @@ def _runs(scenario: Scenario, kind: str, answer: Answer, setting: str | None) ->
             return f"{kind} runs kernels of {runner.get('backend')}"
         if kind == FORK and ("reference" in runner["sites"]) != (setting == "all-off"):
             return f"with {setting} the sites run {', '.join(runner['sites'])}"
+        if kind == FORK and runner["views"] == scenario.hide_views:
+            return f"{kind} has {'a' if runner['views'] else 'no'} view of host memory"
     return None
 
 
 def _out_of_range(case: Case, answer: Answer, *, must_count: bool) -> str | None:
     for name, (least, most) in case.ranges.items():
-        found = [value for call in answer.said if (value := _counter(call, name)) is not None]
+        counted = (_counter(name, asked, said) for asked, said in zip(case.calls, answer.said, strict=True))
+        found = [value for value in counted if value is not None]
         if not found and not must_count:
             continue  # V1 has no drafts to count
         total = sum(found)
@@ -104,10 +108,14 @@ def _out_of_range(case: Case, answer: Answer, *, must_count: bool) -> str | None
     return None
 
 
-def _counter(call: Mapping[str, Any], name: str) -> int | None:
+def _counter(name: str, asked: Mapping[str, Any], said: Mapping[str, Any]) -> int | None:
+    requests = said["requests"]
     if name == "cached":
-        return sum(request["cached"] or 0 for request in call["requests"] if request is not None)
-    value = call["counters"].get(name)
+        return sum(int(request["cached"] or 0) for request in requests if request is not None)
+    if name == "matches":
+        texts = [request["completions"][0]["text"].strip() for request in requests]
+        return sum(bool(text == answer) for text, answer in zip(texts, asked["answers"], strict=True))
+    value = said["counters"].get(name)
     return None if value is None else int(value)
 
 

@@ -142,6 +142,10 @@ class Server:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return f"the process {how}\n{tail}"
 
+    def renew(self) -> None:
+        """The next job finds another process."""
+        self._end()
+
     def _end(self) -> None:
         child = self._child
         if child is None:

@@ -53,7 +53,7 @@ class Records:
 def engine_of(kind: str, scenario: Scenario) -> Mapping[str, Any]:
     """The engine of a scenario: runner V1 has no drafts, and is asked without them."""
     llm = {name: value for name, value in scenario.llm.items() if kind != V1 or name != "draft"}
-    return {"llm": llm, "env": dict(scenario.env), "ranks": scenario.ranks}
+    return {"llm": llm, "env": dict(scenario.env)}
 
 
 def _digest(value: object) -> str:

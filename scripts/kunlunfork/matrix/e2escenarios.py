@@ -35,12 +35,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One engine. `llm`: its arguments; `cannot`: why it does not run on the device."""
+    """One engine. `llm`: its arguments; `hide_views`: of host memory, from the fork's; `cannot`: why it does not run on
+    the device."""
 
     name: str
     llm: Mapping[str, Any]
     env: Mapping[str, str]
     ranks: int
+    hide_views: bool
     cannot: str | None
     cases: tuple[Case, ...]
 
@@ -102,7 +104,7 @@ def parse(raw: Mapping[str, Any]) -> Scenario:
         )
         for case in raw["cases"]
     )
-    return Scenario(raw["name"], raw["llm"], raw["env"], raw["ranks"], raw["cannot"], cases)
+    return Scenario(raw["name"], raw["llm"], raw["env"], raw["ranks"], raw["hide_views"], raw["cannot"], cases)
 
 
 def cells(scenarios: Sequence[Scenario], settings: Sequence[Setting]) -> Iterator[Planned]:

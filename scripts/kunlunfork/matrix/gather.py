@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kunlunfork.errors import ForkError
-from kunlunfork.matrix.results import Writer
+from kunlunfork.matrix.results import LAUNCHERS, Writer
 
 
 @dataclass
@@ -18,6 +18,8 @@ class _Shard:
     tiers: int = 0
     planned: int = 0
     ended: int = 0
+    # Of tiers that plan launchers: those that have come.
+    launchers: dict[str, set[str]] = field(default_factory=dict)
 
 
 class Gather:
@@ -54,11 +56,17 @@ class Gather:
                 if kind == "head":
                     self._check(name, raw)
                     shard.head, shard.tiers, shard.planned, shard.ended = line, 0, 0, 0
+                    shard.launchers = {}
                 elif kind == "tier":
                     shard.tiers += 1
                     shard.planned += raw["cells"]
+                    if raw.get("of") == LAUNCHERS:
+                        shard.launchers[raw["tier"]] = set()
                 else:
-                    shard.ended += 1
+                    seen = shard.launchers.get(raw["tier"])
+                    shard.ended += seen is None or raw["launcher"] not in seen
+                    if seen is not None:
+                        seen.add(raw["launcher"])
             except (ValueError, KeyError, TypeError) as e:
                 raise ForkError(f"shard {name} sent what is no result", found=repr(line[:100])) from e
             shard.lines.append(line)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kunlunfork.content import Content
 from kunlunfork.matrix.cells import ERROR, FAILED, PASSED, SKIPPED, Cell
 from kunlunfork.matrix.records import Record
-from kunlunfork.matrix.results import Loaded
+from kunlunfork.matrix.results import LAUNCHERS, Loaded
 
 # Of two outcomes of one cell, the one further to the left counts. An error is no outcome of the comparison.
 _WORST = (FAILED, PASSED, SKIPPED, ERROR)
@@ -122,12 +122,16 @@ def _last(records: Iterable[Record], cells: Sequence[Cell]) -> tuple[Record, ...
     return tuple(record for key, record in last.items() if key not in have)
 
 
+# The tier `upstream` has files in the place of launchers.
+_FILES = {LAUNCHERS: "files"}
+
+
 def _unfinished(loaded: Loaded, cells: Sequence[Cell]) -> tuple[str, ...]:
     """What the last run of a tier of a file left undone. A run that goes on plans only what was left."""
     fresh = {cell.run.tested for cell in cells}
     last = {(p.source, p.run.tested, p.run.tier, p.run.shard): p for p in loaded.planned}
     return tuple(
-        f"{p.source}: {p.run.tier} of {p.run.pin} ended after {p.ended} of {p.cells} cells"
+        f"{p.source}: {p.run.tier} of {p.run.pin} ended after {p.ended} of {p.cells} {_FILES.get(p.of, p.of)}"
         for p in last.values()
         if p.ended < p.cells and (p.run.tested in fresh or not cells)
     )

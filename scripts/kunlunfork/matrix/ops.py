@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kunlunfork.apply import Outcome
 from kunlunfork.content import Content
@@ -49,11 +49,17 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
+class Plan(Protocol):
+    """Told once of a tier how many will run; `of`: of what (see `results.Writer.tier`)."""
+
+    def __call__(self, tier: str, count: int, of: str = ...) -> None: ...
+
+
 @dataclass(frozen=True)
 class Log:
-    """Who is told of a tier's cells. `planned`: once, how many will run; `ended`: of each cell, when it has ended."""
+    """Who is told of a tier's cells. `ended`: of each cell, when it has ended."""
 
-    planned: Callable[[str, int], None]
+    planned: Plan
     ended: Callable[[Cell], None]
 
 

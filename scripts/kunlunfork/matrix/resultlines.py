@@ -62,8 +62,10 @@ def run(raw: Mapping[str, Any]) -> Run:
     )
 
 
-def tier(raw: Mapping[str, Any]) -> tuple[str, int]:
-    return text(raw, "tier"), _field(raw, "cells", lambda v: _whole(v) and v >= 0, "a count")
+def tier(raw: Mapping[str, Any]) -> tuple[str, int, str]:
+    """Of a line that says what a tier means to run. What is counted was always cells once."""
+    count = _field(raw, "cells", lambda v: _whole(v) and v >= 0, "a count")
+    return text(raw, "tier"), count, _maybe(raw, "of", _text, "text") or "cells"
 
 
 def cell(raw: Mapping[str, Any], shared: Run) -> Cell:

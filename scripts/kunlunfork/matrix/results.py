@@ -26,6 +26,10 @@ SCHEMA = 2
 LIMIT = 1 << 20
 
 
+# What a tier may count beforehand.
+CELLS, LAUNCHERS = "cells", "launchers"
+
+
 class Writer:
     """Writes a run to a file, a line at a time. Every `OSError` becomes a `ForkError` that names the file."""
 
@@ -53,9 +57,9 @@ class Writer:
     def head(self, run: Run) -> None:
         self._line({"kind": "head", "schema": SCHEMA, **asdict(replace(run, tier="")), "tier": None})
 
-    def tier(self, tier: str, cells: int) -> None:
-        """`cells`: how many of this tier will follow."""
-        self._line({"kind": "tier", "tier": tier, "cells": cells})
+    def tier(self, tier: str, count: int, of: str = CELLS) -> None:
+        """`count`: how many of this tier will follow: cells, or launchers, where nobody knows the cells beforehand."""
+        self._line({"kind": "tier", "tier": tier, "cells": count, **({} if of == CELLS else {"of": of})})
 
     def cell(self, cell: Cell) -> None:
         flat = {f.name: getattr(cell, f.name) for f in fields(cell) if f.name != "run"}
@@ -98,12 +102,14 @@ def _whole(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Planned:
-    """A tier that a run began: `cells` as it meant to run, `ended` as there are."""
+    """A tier that a run began: `cells` as it meant to run, `ended` as there are. `of`: what is counted, cells, or the
+    launchers of the cells (of the tier `upstream`: files)."""
 
     run: Run
     source: str
     cells: int
     ended: int
+    of: str = CELLS
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,7 @@ class _Reader:
         self._runs: dict[str, dict[str, tuple[Run, int]]] = {}
         self._tiers: dict[str, tuple[Run, int]] = {}
         self._old: dict[str, Run] = {}
+        self._launchers: dict[int, set[str]] = {}
 
     def read(self) -> None:
         for number, data, whole in self._lines():
@@ -204,18 +211,24 @@ class _Reader:
         elif self._head is None:
             raise ValueError("no head before it")
         elif kind == "tier":
-            tier, count = resultlines.tier(raw)
+            tier, count, of = resultlines.tier(raw)
             run = replace(self._head, tier=tier)
             self._tiers[tier] = run, len(self.planned)
-            self.planned.append(Planned(run, str(self.path), count, 0))
+            self.planned.append(Planned(run, str(self.path), count, 0, of))
         elif kind == "cell":
             tier = resultlines.text(raw, "tier")
             run, place = self._tiers.setdefault(tier, (replace(self._head, tier=tier), -1))
             self.cells.append(resultlines.cell(raw, run))
             if place >= 0:
-                self.planned[place] = replace(self.planned[place], ended=self.planned[place].ended + 1)
+                self._count(place, self.cells[-1].launcher)
         else:
             raise ValueError(f"kind {kind!r}"[:100])
+
+    def _count(self, place: int, launcher: str) -> None:
+        planned, seen = self.planned[place], self._launchers.setdefault(place, set())
+        if planned.of == CELLS or launcher not in seen:
+            self.planned[place] = replace(planned, ended=planned.ended + 1)
+        seen.add(launcher)
 
     def _take_old(self, raw: dict[str, Any]) -> None:
         run = resultlines.run(raw)

@@ -16,9 +16,10 @@ from pathlib import Path
 from kunlunfork.content import Content
 from kunlunfork.errors import ForkError
 from kunlunfork.matrix import upstreamrun
-from kunlunfork.matrix.cells import FAILED, PASSED, SKIPPED, Cell, Run
+from kunlunfork.matrix.cells import ERROR, FAILED, PASSED, SKIPPED, Cell, Run
 from kunlunfork.matrix.environment import Engine
 from kunlunfork.matrix.ops import Log
+from kunlunfork.matrix.results import LAUNCHERS
 from kunlunfork.matrix.selection import Selection
 from kunlunfork.matrix.upstreamrun import NEVER, Told
 from kunlunfork.progress import Progress
@@ -53,7 +54,7 @@ def run(
     """
     shared = replace(shared, tier=TIER)
     chosen = _chosen(files, selection, expression)
-    log.planned(TIER, len(chosen))
+    log.planned(TIER, len(chosen), LAUNCHERS)
     with (
         tempfile.TemporaryDirectory(prefix="kunlunfork-matrix-") as scratch,
         ThreadPoolExecutor(max(1, processes // 2)) as pool,
@@ -126,7 +127,12 @@ def _better(one: Mapping[str, Told], two: Mapping[str, Told]) -> dict[str, Told]
 def cells(
     file: str, theirs: Mapping[str, Told], ours: Mapping[str, Told], shared: Run, finished: float
 ) -> list[Cell]:  # fmt: skip
-    """One cell a test."""
+    """One cell a test; one that says so where there is no test."""
+    if not theirs and not ours:
+        return [Cell(
+            run=shared, test=file, case="(no test)", outcome=ERROR, launcher=file, finished=finished,
+            message="no test of it was collected in either tree",
+        )]  # fmt: skip
     found = []
     for test in dict.fromkeys([*theirs, *ours]):
         up, fork = theirs.get(test, _MISSING), ours.get(test, _MISSING)

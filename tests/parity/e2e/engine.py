@@ -91,10 +91,40 @@ def options(llm: dict[str, Any], models: Path) -> dict[str, Any]:
     return made
 
 
+def hide_views() -> None:
+    """Let V2 keep its state as on a device that has no view of host memory; for the rest of the process."""
+    from vllm.v1.worker.gpu.kunlun import uva
+
+    uva.views_work = lambda device: (False, "the test wants it so")
+
+
 def make(llm: dict[str, Any], models: Path) -> Any:
     from vllm import LLM
 
-    return LLM(**options(llm, models))
+    # Runner V1 of a CPU knows no other way.
+    with _asynchronous(llm.get("async_scheduling", False) and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"):
+        return LLM(**options(llm, models))
+
+
+@contextmanager
+def _asynchronous(wanted: bool) -> Iterator[None]:
+    """Async scheduling on a CPU, where upstream turns it off whatever is asked: it gains nothing there."""
+    if not wanted:
+        yield
+        return
+    from vllm.platforms.cpu import CpuPlatform
+
+    check = CpuPlatform.check_and_update_config
+
+    def keep(config: Any) -> None:
+        check(config)
+        config.scheduler_config.async_scheduling = True
+
+    CpuPlatform.check_and_update_config = staticmethod(keep)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        CpuPlatform.check_and_update_config = check  # type: ignore[method-assign]
 
 
 def end(llm: Any) -> None:

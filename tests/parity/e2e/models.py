@@ -8,6 +8,11 @@ like it, a Llama whose every other layer sees a window of 32 tokens only, so tha
 
 Drafts for `method: dspark`: `exact`, `half`, `never` and `bonus` (the 1 + N layout) guess by the tables of `chain.py`;
 `soft` like half, with less certainty; `dense` guesses by its backbone, so what it drafts shows every position and slot.
+
+For other methods there are `draft-eagle`, right for `woven` now and then, and `draft-eagle3` and `draft-dflash`, whose
+guesses are of their own; `few` is a target that says four words only, so that such guesses are right now and then.
+`mimo` is a Qwen2 that brings its own layer of multi-token prediction (`method: mtp`). `adapter-a` and `adapter-b` are
+LoRA adapters of `woven`.
 """
 
 from __future__ import annotations
@@ -41,8 +46,14 @@ def make_all(folder: Path) -> None:
     ):
         _save(folder / name, _target_config(), weights)
     weights = _target(embedding, _successors(embedding), strength=WEAVE)
-    weights = {name: weight for name, weight in weights.items() if "q_norm" not in name and "k_norm" not in name}
-    _save(folder / "windows", _windows_config(), weights)
+    _save(folder / "windows", _windows_config(), _without_head_norms(weights))
+    _save(folder / "few", _target_config(), _target(embedding, _few_words(), strength=1.0))
+    _save(folder / "mimo", _mimo_config(), _mimo(embedding))
+    _save(folder / "draft-eagle", _llama_config("LlamaForCausalLM"), _eagle())
+    _save(folder / "draft-eagle3", _llama_config("LlamaForCausalLMEagle3"), _eagle3())
+    _save(folder / "draft-dflash", _dflash_config(), _backbone(embedding))
+    for number, name in enumerate(("a", "b")):
+        _save_adapter(folder / f"adapter-{name}", number)
     for name in ("exact", "half", "never", "bonus", "soft", "dense"):
         weights = _dense_draft(embedding) if name == "dense" else _table_draft(embedding, name)
         _save(folder / f"draft-{name}", _draft_config(bonus_anchor=name == "bonus"), weights)
@@ -69,7 +80,9 @@ def _random_head(seed: int) -> torch.Tensor:
     return torch.randn(chain.SIZE, WIDTH, generator=_generator(seed))
 
 
-def _layer(prefix: str, generator: torch.Generator, strength: float) -> Weights:
+def _layer(
+    prefix: str, generator: torch.Generator, strength: float, heads: int = HEADS, kv_heads: int = KV_HEADS
+) -> Weights:
     """What attention and MLP add to the hidden state is in proportion to `strength`."""
 
     def matrix(rows: int, columns: int, factor: float = 1.0) -> torch.Tensor:
@@ -78,10 +91,10 @@ def _layer(prefix: str, generator: torch.Generator, strength: float) -> Weights:
     return {
         f"{prefix}.input_layernorm.weight": torch.ones(WIDTH),
         f"{prefix}.post_attention_layernorm.weight": torch.ones(WIDTH),
-        f"{prefix}.self_attn.q_proj.weight": matrix(HEADS * HEAD_DIM, WIDTH),
-        f"{prefix}.self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_DIM, WIDTH),
-        f"{prefix}.self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_DIM, WIDTH),
-        f"{prefix}.self_attn.o_proj.weight": matrix(WIDTH, HEADS * HEAD_DIM, strength),
+        f"{prefix}.self_attn.q_proj.weight": matrix(heads * HEAD_DIM, WIDTH),
+        f"{prefix}.self_attn.k_proj.weight": matrix(kv_heads * HEAD_DIM, WIDTH),
+        f"{prefix}.self_attn.v_proj.weight": matrix(kv_heads * HEAD_DIM, WIDTH),
+        f"{prefix}.self_attn.o_proj.weight": matrix(WIDTH, heads * HEAD_DIM, strength),
         f"{prefix}.self_attn.q_norm.weight": torch.ones(HEAD_DIM),
         f"{prefix}.self_attn.k_norm.weight": torch.ones(HEAD_DIM),
         f"{prefix}.mlp.gate_proj.weight": matrix(INNER, WIDTH),
@@ -90,16 +103,71 @@ def _layer(prefix: str, generator: torch.Generator, strength: float) -> Weights:
     }
 
 
-def _target(embedding: torch.Tensor, head: torch.Tensor, strength: float = 0.0) -> Weights:
+def _target(embedding: torch.Tensor, head: torch.Tensor, strength: float = 0.0, **heads: int) -> Weights:
     generator = _generator(5)
     weights = {"model.embed_tokens.weight": embedding, "model.norm.weight": torch.ones(WIDTH)}
     for i in range(TARGET_LAYERS):
-        weights |= _layer(f"model.layers.{i}", generator, strength)
+        weights |= _layer(f"model.layers.{i}", generator, strength, **heads)
     head[chain.WORDS :] = 0
     return weights | {"lm_head.weight": head}
 
 
-def _draft(embedding: torch.Tensor, head: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> Weights:
+def _few_words() -> torch.Tensor:
+    head = _random_head(2)
+    head[4:] = 0
+    return head
+
+
+def _without_head_norms(weights: Weights) -> Weights:
+    return {name: weight for name, weight in weights.items() if "q_norm" not in name and "k_norm" not in name}
+
+
+def _mimo(embedding: torch.Tensor) -> Weights:
+    """The layer of multi-token prediction sees the token itself, and a little of what the target thought of it."""
+    weights = _without_head_norms(_target(embedding, _successors(embedding), strength=WEAVE, **_MIMO_HEADS))
+    generator = _generator(8)
+    ahead = "model.mtp_layers.0"
+    weights |= _without_head_norms(_layer(ahead, generator, strength=0.3, **_MIMO_HEADS))
+    weights |= {f"{ahead}.{name}.weight": torch.ones(WIDTH) for name in _MIMO_NORMS}
+    weights[f"{ahead}.input_proj.weight"] = torch.cat([_glance(generator), torch.eye(WIDTH)], dim=1)
+    layers = [name.removesuffix("q_proj.weight") for name in weights if name.endswith("q_proj.weight")]
+    return weights | {f"{at}{n}_proj.bias": torch.zeros(WIDTH) for at in layers for n in ("q", "k", "v")}
+
+
+# A Qwen2 has no say in how wide a head is.
+_MIMO_HEADS = {"heads": WIDTH // HEAD_DIM, "kv_heads": WIDTH // HEAD_DIM}
+_MIMO_NORMS = ("token_layernorm", "hidden_layernorm", "final_layernorm")
+
+
+def _glance(generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(WIDTH, WIDTH, generator=generator) * (0.3 / math.sqrt(WIDTH))
+
+
+def _eagle() -> Weights:
+    """One layer behind the token itself and a little of the target's hidden state; embedding and head are shared."""
+    generator = _generator(9)
+    weights = _without_head_norms(_layer("layers.0", generator, strength=0.3))
+    del weights["layers.0.input_layernorm.weight"]
+    return weights | {"fc.weight": torch.cat([torch.eye(WIDTH), _glance(generator)], dim=1)}
+
+
+def _eagle3() -> Weights:
+    """One layer that sees the token and three of the target's hidden states; embedding and head are shared."""
+    generator = _generator(10)
+    weights = _without_head_norms(_layer("midlayer", generator, strength=1.0))
+    for name in ("q", "k", "v"):
+        old = weights[f"midlayer.self_attn.{name}_proj.weight"]
+        new = torch.randn(old.shape[0], 2 * WIDTH, generator=generator) / math.sqrt(2 * WIDTH)
+        weights[f"midlayer.self_attn.{name}_proj.weight"] = new
+    fc = torch.randn(WIDTH, 3 * WIDTH, generator=generator) / math.sqrt(3 * WIDTH)
+    return weights | {
+        "fc.weight": fc,
+        "midlayer.hidden_norm.weight": torch.ones(WIDTH),
+        "norm.weight": torch.ones(WIDTH),
+    }
+
+
+def _backbone(embedding: torch.Tensor) -> Weights:
     generator = _generator(3)
     weights: Weights = {}
     for i in range(DRAFT_LAYERS):
@@ -110,6 +178,11 @@ def _draft(embedding: torch.Tensor, head: torch.Tensor, w1: torch.Tensor, w2: to
         "hidden_norm.weight": torch.ones(WIDTH),
         "norm.weight": torch.ones(WIDTH),
         "embed_tokens.weight": embedding,
+    }
+
+
+def _draft(embedding: torch.Tensor, head: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> Weights:
+    return _backbone(embedding) | {
         "lm_head.weight": head,
         "markov_head.markov_w1.weight": w1,
         "markov_head.markov_w2.weight": w2,
@@ -168,6 +241,22 @@ def _windows_config() -> dict[str, Any]:
     }
 
 
+def _mimo_config() -> dict[str, Any]:
+    config = _config(TARGET_LAYERS) | {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2"}
+    heads = {"num_attention_heads": WIDTH // HEAD_DIM, "num_key_value_heads": WIDTH // HEAD_DIM}
+    return config | heads | {"num_nextn_predict_layers": 1}
+
+
+def _llama_config(architecture: str) -> dict[str, Any]:
+    return _config(1) | {"architectures": [architecture], "model_type": "llama", "draft_vocab_size": chain.SIZE}
+
+
+def _dflash_config() -> dict[str, Any]:
+    seen = {"mask_token_id": chain.MASK, "target_layer_ids": list(range(DRAFT_LAYERS))}
+    config = _config(DRAFT_LAYERS) | seen
+    return config | {"architectures": ["DFlashDraftModel"], "dflash_config": seen, "block_size": 7}
+
+
 def _draft_config(bonus_anchor: bool) -> dict[str, Any]:
     seen = {"mask_token_id": chain.MASK, "target_layer_ids": list(range(DRAFT_LAYERS))}
     config = _config(DRAFT_LAYERS) | seen
@@ -187,6 +276,21 @@ def _save(folder: Path, config: dict[str, Any], weights: Weights) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     save_file({k: v.contiguous().clone() for k, v in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     _save_tokenizer(folder)
+
+
+def _save_adapter(folder: Path, number: int) -> None:
+    """An adapter of rank 4 of the attention's and the MLP's outputs, strong enough to change what is said."""
+    generator = _generator(20 + number)
+    weights: Weights = {}
+    for i in range(TARGET_LAYERS):
+        for name, width in (("self_attn.o_proj", HEADS * HEAD_DIM), ("mlp.down_proj", INNER)):
+            at = f"base_model.model.model.layers.{i}.{name}"
+            weights[f"{at}.lora_A.weight"] = torch.randn(4, width, generator=generator) / math.sqrt(width)
+            weights[f"{at}.lora_B.weight"] = torch.randn(WIDTH, 4, generator=generator)
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["o_proj", "down_proj"], "bias": "none"}
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
 def _save_tokenizer(folder: Path) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines for the tier `e2e`, one after another: `python -m e2e.serve FD MODELS fork|v1|v2`, in the engine environment.
 
-Each line of standard input is a job: {"llm", "env", "ranks", "cases": [{"name", "calls"}]}. Answers are JSON lines
-written to the file descriptor FD: {"started": about the engine, "seconds"}, {"case", "said", "seconds"} for each case
-as it ends, {"done": true}. What goes wrong is {"error": text}; the process then ends, since an engine whose step failed
-never ends by itself. It ends with its parent, too.
+Each line of standard input is a job: {"llm", "env", "hide_views", "cases": [{"name", "calls"}]}; `hide_views` is for
+the rest of the process. Answers are JSON lines written to the file descriptor FD: {"started": about the engine,
+"seconds"}, {"case", "said", "seconds"} for each case as it ends, {"done": true}. What goes wrong is {"error": text};
+the process then ends, since an engine whose step failed never ends by itself. It ends with its parent, too.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ def main(fd: str, models: str, kind: str) -> None:
 
 
 def _job(job: dict[str, Any], models: Path, tell: Any) -> None:
+    if job.get("hide_views"):
+        engine.hide_views()
     began = time.perf_counter()
     llm = engine.make(job["llm"], models)
-    tell({"started": _about(llm, job.get("ranks", False)), "seconds": round(time.perf_counter() - began, 3)})
+    tell({"started": _about(llm), "seconds": round(time.perf_counter() - began, 3)})
     for case in job["cases"]:
         began = time.perf_counter()
         said = [engine.ask(llm, call, models) for call in case["calls"]]
@@ -64,15 +66,12 @@ def _job(job: dict[str, Any], models: Path, tell: Any) -> None:
     gc.collect()
 
 
-def _about(llm: Any, ranks: bool) -> dict[str, Any]:
-    """Which runner runs, with what; of each rank, where it is asked for."""
+def _about(llm: Any) -> dict[str, Any]:
+    """Which runner runs, with what, on each rank."""
     scheduler = llm.llm_engine.vllm_config.scheduler_config
     about: dict[str, Any] = {"async_scheduling": bool(scheduler.async_scheduling)}
     runner = engine.model_runner(llm)
-    if runner is not None:
-        about["runners"] = [_runner(runner)]
-    elif ranks:
-        about["runners"] = llm.collective_rpc(_rank)
+    about["runners"] = llm.collective_rpc(_rank) if runner is None else [_runner(runner)]
     return about
 
 
@@ -81,14 +80,20 @@ def _rank(worker: Any) -> dict[str, Any]:
 
 
 def _runner(runner: Any) -> dict[str, Any]:
-    """Of the fork: `backend`, and `sites`, the modules of the fork that their code comes from."""
+    """Of the fork: `backend`; `sites`, the modules of the fork that their code comes from; `views`: of host memory."""
     about: dict[str, Any] = {"class": f"{type(runner).__module__}.{type(runner).__qualname__}"}
     if (plan := getattr(runner, "kunlun_plan", None)) is not None:
         about["backend"] = plan.backend
-        about["sites"] = sorted(
-            {fn.__module__.partition(".kunlun.")[2].partition(".")[0] for fn in plan.targets.values()}
-        )
+        homes = (fn.__module__.partition(".kunlun.")[2].partition(".")[0] for fn in plan.targets.values())
+        about["sites"] = sorted(set(homes))
+        about["views"] = _views()
     return about
+
+
+def _views() -> bool:
+    from vllm.v1.worker.gpu import buffer_utils
+
+    return buffer_utils.UvaBuffer.__name__ != "DeviceBuffer"
 
 
 def _end_with(parent: int) -> None:
