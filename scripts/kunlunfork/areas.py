@@ -76,7 +76,7 @@ def _is_glob(glob: object) -> bool:
 
 def find(patches: Path, names: Sequence[str]) -> tuple[Area, ...]:
     """The areas of these names, each once (raises `ForkError` where there is none of a name)."""
-    known = load(patches)
+    known = load(patches) if names else {}
     for name in names:
         if name not in known:
             raise ForkError(

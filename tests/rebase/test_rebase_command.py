@@ -61,8 +61,26 @@ def test_stopped_and_on(made: World, capsys: pytest.CaptureFixture[str]) -> None
     assert run(capsys, "--onto", "1.1")[0] == errors.CONFLICT
     made.work(A).write_bytes(BASE.replace(b"two_6 = x + 6", b"two_6 = [-x]"))
     code, body, _ = run(capsys, "--continue")
-    assert code == errors.OK
+    # Upstream changed the function that the patch edits: merged or not, somebody has to say that it is right.
+    result, error = body["result"], body["error"]
+    assert isinstance(result, dict) and isinstance(error, dict)
+    assert (code, result["state"], result["clean"], result["open"]) == (errors.CONFLICT, "done", False, ["vllm.a:two"])
+    assert error["details"] == ["vllm.a:two: body"]
     assert run(capsys, "--status")[0] == errors.USER
+    say = ["drift", "--from", "1.0", "--to", "1.2"]
+    assert cli.run(say) == errors.CONFLICT
+    assert cli.run([*say, "--ack", "vllm.a:two", "--why", "the list is what it should be"]) == errors.OK
+    assert cli.run(say) == errors.OK
+    assert "vouched for, 0 open" in capsys.readouterr().out
+
+
+def test_the_text_fits_and_something_else_changed(made: World, capsys: pytest.CaptureFixture[str]) -> None:
+    made.release("1.3", {A: BASE.replace(b"two_2 = x + 2", b"two_2 = x - 2")})
+    code, body, _ = run(capsys, "--onto", "1.3", "--leap", "--dry-run")
+    result, error = body["result"], body["error"]
+    assert isinstance(result, dict) and isinstance(error, dict)
+    assert (code, result["state"], result["clean"], result["open"]) == (errors.CONFLICT, "whole", False, ["vllm.a:two"])
+    assert error["fix"] == "see: kunlunfork drift --from 1.0 --to 1.3 --long"
 
 
 def test_skip_and_abort(made: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,17 @@ import click
 from kunlunfork import errors, paths
 from kunlunfork.console import Console, describe, table
 from kunlunfork.content import Content
+from kunlunfork.contracts import gate as gates
+from kunlunfork.contracts.gate import Gate
+from kunlunfork.contracts.run import Workshop
 from kunlunfork.errors import ForkError
 from kunlunfork.rebase import outcome
 from kunlunfork.rebase.outcome import Outcome
 from kunlunfork.rebase.report import Report
 from kunlunfork.rebase.session import Session
+
+# Contracts that are named in an error; drift shows all.
+_SHOWN = 12
 
 
 def rename(text: str) -> tuple[str, str]:
@@ -46,15 +52,33 @@ def session(fork: Content, repo: Path | None, out: Path | None) -> Session:
     return Session(fork.root, named)
 
 
-def finish(report: Report, console: Console) -> int:
-    """Show a report; the exit code."""
+def gate(report: Report, onto: str | None, shop: Workshop) -> Gate | None:
+    """What the text of a merge does not say; None where patches stopped it.
+
+    Args:
+        onto: what was asked for, where that is known: a commit has no version.
+    """
+    if report.needs_a_person:
+        return None
+    return gates.look(shop, report.start, onto or report.onto)
+
+
+def finish(report: Report, console: Console, found: Gate | None = None) -> int:
+    """Show a report, and what the gate of the contracts found; the exit code."""
     result = _result(report)
+    if found is not None:
+        result |= {
+            "clean": found.clean,
+            "drift": {"contracts": found.report.contracts, "drifted": len(found.report.cards)},
+            "open": [str(card.drift.contract) for card in found.report.open],
+            "lost": list(found.lost),
+        }
     for path in report.collisions:
         console.warn(f"vLLM {report.onto} has {paths.show(path)} too, which the overlay ships")
-    if not report.needs_a_person:
+    if not report.needs_a_person and (found is None or found.clean):
         console.result(result, lambda: _show(report))
         return errors.OK
-    error = _error(report)
+    error = _error(report) if report.needs_a_person or found is None else _not_clean(report, found)
 
     def show() -> None:
         _show(report)
@@ -90,6 +114,23 @@ def _error(report: Report) -> ForkError:
         found=f"{len(conflicts)} {'conflict' if len(conflicts) == 1 else 'conflicts'}",
         details=[f"{paths.show(c.path)}: {c.kind}: {c.why}" for c in conflicts],
         expected="patches that can be carried without doubt", fix=fix, exit_code=errors.CONFLICT,
+    )  # fmt: skip
+
+
+def _not_clean(report: Report, found: Gate) -> ForkError:
+    drifted = found.report
+    names = [f"{card.title}: {', '.join(card.drift.classes)}" for card in drifted.open]
+    shown = [*(f"{name}: lost in the merge" for name in found.lost), *names[:_SHOWN]]
+    if len(names) > _SHOWN:
+        shown.append(f"and {len(names) - _SHOWN} more")
+    written = "the patches are written" if report.state == "done" else "the patches fit"
+    lost = f", {len(found.lost)} definitions lost" if found.lost else ""
+    return ForkError(
+        f"{written}, but the fork relies on what vLLM {drifted.last} changed",
+        found=f"{len(names)} contracts that nothing vouches for{lost}", details=shown,
+        expected="a green parity cell, or a person's word, for each",
+        fix=f"see: kunlunfork drift --from {drifted.first} --to {shlex.quote(found.onto)} --long",
+        exit_code=errors.CONFLICT,
     )  # fmt: skip
 
 

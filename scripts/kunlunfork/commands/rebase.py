@@ -45,10 +45,12 @@ def command(
     kunlunfork rebase --series DIR --from 0.25.1 --onto 0.33.0 --out DIR
 
     A patch that conflicts stops the rebase, and the others are tried and shown. Nothing of the clone changes before
-    the rebase is whole.
+    the rebase is whole. Exit code 3, too, where the text fits and something that the fork relies on is another now, see
+    kunlunfork drift.
     """
     from kunlunfork import cache
     from kunlunfork.commands import _rebase
+    from kunlunfork.contracts.run import Workshop
     from kunlunfork.rebase.driver import Driver
     from kunlunfork.rebase.report import Request
     from kunlunfork.sources.base import Settings
@@ -63,17 +65,23 @@ def command(
         raise click.UsageError("--why goes with --skip")
     fork = console.find_content(repo)
     folders = cache.default()
-    driver = Driver(fork, Store(folders.store), Settings(folders, index_url, offline, console))
+    store, settings = Store(folders.store), Settings(folders, index_url, offline, console)
+    driver, shop = Driver(fork, store, settings), Workshop(fork, store, settings)
     if not actions:
         assert onto is not None
         pairs = tuple(_rebase.rename(text) for text in renames)
         request = Request(onto, start, leap, series, out, pairs, dry_run)
         # What has no place to go is only looked at: a commit that is no release has no pin.
         if dry_run or (out is None and (series is not None or onto.startswith("git:"))):
-            return _rebase.finish(driver.look(request), console)
-        return _rebase.finish(driver.begin(_rebase.session(fork, repo, out), request), console)
+            report = driver.look(request)
+        else:
+            report = driver.begin(_rebase.session(fork, repo, out), request)
+        # Of someone else's series nothing is known but its text.
+        found = _rebase.gate(report, onto, shop) if series is None else None
+        return _rebase.finish(report, console, found)
     session = _rebase.session(fork, repo, out)
     if abort:
         return _rebase.aborted(driver.abort(session), session, console)
+    own = driver.is_own(session)
     report = driver.go_on(session) if go_on else driver.skip(session, why) if skip else driver.status(session)
-    return _rebase.finish(report, console)
+    return _rebase.finish(report, console, _rebase.gate(report, None, shop) if own else None)

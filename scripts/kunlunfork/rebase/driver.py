@@ -144,6 +144,14 @@ class Driver:
             return self._stopped(store, session, state, run)
 
     @staticmethod
+    def is_own(session: Session) -> bool:
+        """Whether the rebase under way carries the fork's own series onto a release."""
+        if not session.is_there():
+            return False
+        state = session.load()
+        return not state.series and "@" not in state.onto
+
+    @staticmethod
     def abort(session: Session) -> str | None:
         """Take everything back; returns where the rebase went, None where its state cannot be read."""
         if not session.is_there():
