@@ -19,7 +19,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
 def text(report: Report) -> str:
     """The report, with a newline at its end. Of the overlay's files only their names and sizes are in it."""
     lines = [f"### {plain(words.title(report))}", "", *_fates(report), *_files(report), *_symbols(report)]
-    lines += [*_stages(report), *_hunks(report)]
+    lines += [*_stages(report), *_points(report), *_hunks(report)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -97,6 +97,17 @@ def _stages(report: Report) -> list[str]:
         rows.append([plain(stage.name), calls, fork, *(["<br>".join(changed)] if report.against is not None else [])])
     newer = [f"mainline to {report.against}"] if report.against is not None else []
     return _table(("stage of a step", f"calls in {report.pin}", "the fork replaces", *newer), rows)
+
+
+def _points(report: Report) -> list[str]:
+    rows = []
+    for each in report.points:
+        changes = "<br>".join(f"{plain(one.version)}: {plain(one.says)}" for one in each.changes)
+        ours = "" if each.ours is None else plain(each.ours.says)
+        row = [plain(each.point.title), plain(each.point.reference), plain(each.now.says), ours]
+        rows.append([*row, *([changes] if report.against is not None else [])])
+    changed = [f"changed to {report.against}"] if report.against is not None else []
+    return _table(("DSpark", "reference", report.pin, "fork, where it differs", *changed), rows)
 
 
 def _hunks(report: Report) -> Iterator[str]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from kunlunfork import paths
 from kunlunfork.cache import Cache
-from kunlunfork.diff import fate, interfaces, overlap, provenance, table, text
+from kunlunfork.diff import fate, interfaces, overlap, points, provenance, table, text
 from kunlunfork.diff.facts import Reader
 from kunlunfork.diff.fate import Fate
 from kunlunfork.diff.interfaces import Interfaces
 from kunlunfork.diff.overlap import Met
+from kunlunfork.diff.points import Checked
 from kunlunfork.diff.provenance import PATCH, Origin
 from kunlunfork.diff.sides import Sides
 from kunlunfork.diff.table import Row
@@ -41,6 +42,7 @@ class Report:
     contents: Mapping[FileDiff, tuple[bytes, bytes]] = field(default_factory=dict)
     headings: Mapping[bytes, tuple[str, ...]] = field(default_factory=dict)
     interfaces: Interfaces | None = None
+    points: tuple[Checked, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -63,6 +65,7 @@ class Report:
             "fates": [each.as_json() for each in self.fates],
             "symbols": None if self.symbols is None else [row.as_json() for row in self.symbols],
             "interfaces": None if self.interfaces is None else self.interfaces.as_json(),
+            "dspark": [each.as_json() for each in self.points],
         }
 
     def fates_of(self, diff: FileDiff) -> tuple[tuple[Fate, ...], ...]:
@@ -127,7 +130,7 @@ def make(sides: Sides, cache: Cache, parts: Parts | None = None) -> Report:
         provenance.find(sides, ours), fate.find(sides, sides.rungs, frozenset(effect)),
         table.make(sides, reader, theirs) if parts.symbols else None,
         _contents(sides, ours, theirs) if parts.contents else {}, {diff.path: reader.headings(diff) for diff in ours},
-        interfaces.make(sides, reader) if parts.interfaces else None,
+        interfaces.make(sides, reader) if parts.interfaces else None, points.check(sides) if parts.interfaces else (),
     )  # fmt: skip
 
 

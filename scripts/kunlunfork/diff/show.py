@@ -60,6 +60,7 @@ def render(report: Report, options: Options, *, as_json: bool = False) -> bytes:
         lines += terminal.symbols(report.symbols or (), paint)
     if options.interfaces and report.interfaces is not None:
         lines += terminal.interfaces(report.interfaces, paint, report.against)
+        lines += terminal.points(report.points, paint)
     if not (options.stat or options.symbols or options.interfaces):
         lines += _term(report, paint)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")

@@ -11,6 +11,7 @@ from kunlunfork.console import printable
 from kunlunfork.diff import table, words
 from kunlunfork.diff.interfaces import Interfaces, Method
 from kunlunfork.diff.overlap import Met
+from kunlunfork.diff.points import Checked
 from kunlunfork.diff.table import Row
 from kunlunfork.diff.text import FileDiff
 
@@ -157,3 +158,15 @@ def _method(method: Method, paint: Paint, against: str | None) -> Iterator[str]:
         yield paint(f"      gone in {against}", "yellow")
     for change in method.newer or ():
         yield paint(f"      {against}: {printable(change)}", "yellow")
+
+
+def points(found: Sequence[Checked], paint: Paint) -> Iterator[str]:
+    """DSpark and its reference, point by point."""
+    yield paint("DSpark and the DeepSpec reference", bold=True)
+    for each in found:
+        yield f"  {paint(printable(each.point.title), 'cyan')}: the reference {printable(each.point.reference)}"
+        for one in (each.now, *each.changes):
+            line = f"      {one.version}: {printable(one.says)}" + (f"  ({printable(one.place)})" if one.place else "")
+            yield line if one is each.now else paint(line, "yellow")
+        if each.ours is not None:
+            yield f"      the fork: {printable(each.ours.says)}  ({printable(each.ours.place)})"
