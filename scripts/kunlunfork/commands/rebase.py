@@ -45,8 +45,8 @@ def command(
     kunlunfork rebase --series DIR --from 0.25.1 --onto 0.33.0 --out DIR
 
     A patch that conflicts stops the rebase, and the others are tried and shown. Nothing of the clone changes before
-    the rebase is whole. Exit code 3, too, where the text fits and something that the fork relies on is another now, see
-    kunlunfork drift.
+    the rebase is whole. Exit code 3, too, where the text fits and something that the fork relies on is another now
+    (see kunlunfork drift).
     """
     from kunlunfork import cache
     from kunlunfork.commands import _rebase
