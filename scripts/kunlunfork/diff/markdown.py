@@ -51,6 +51,11 @@ def _fates(report: Report) -> list[str]:
     ]  # fmt: skip
     if report.against is None:
         return []
+    rows += [
+        ("gone upstream", code(f"{row.path}::{row.name}"), plain(row.drift.versions[-1] if row.drift else ""),
+         "the fork stands in for it: droppable, or renamed")
+        for row in report.symbols or () if row.orphaned
+    ]  # fmt: skip
     if not rows:
         carried = len({each.patch for each in report.fates})
         return [f"Nothing is droppable, and no patch conflicts ({carried} carried to {report.against}).", ""]

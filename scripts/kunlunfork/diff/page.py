@@ -32,6 +32,7 @@ def text(report: Report) -> bytes:
     page = template.render(
         report=report, title=words.title(report), files=list(_files(report)), rows=_rows(report),
         counts=table.counts(report.symbols or ()), light=light, dark=dark, tool=__version__,
+        orphans=[row for row in report.symbols or () if row.orphaned],
         urgent=[f for f in report.fates if f.kind in (outcome.UPSTREAMED, outcome.PARTLY, outcome.CONFLICT)],
     )  # fmt: skip
     return page.encode("utf-8", "backslashreplace") + b"\n"

@@ -33,11 +33,13 @@ class Drift:
     path: str | None = None
 
     def __str__(self) -> str:
-        parts = [
-            self.kind + (f" to {self.path}" if self.path else ""),
-            *([", ".join(self.versions)] * bool(self.versions)),
-        ]
-        return " in ".join(parts) + (f": {'; '.join(self.signature)}" if self.signature else "")
+        where = f" to {self.path}" if self.path else ""
+        if self.kind in (GONE, NEW) and self.versions:
+            # It may have changed before, or come and gone.
+            before = f", changed in {', '.join(self.versions[:-1])}" if len(self.versions) > 1 else ""
+            return f"{self.kind} in {self.versions[-1]}{before}"
+        said = f": {'; '.join(self.signature)}" if self.signature else ""
+        return f"{self.kind}{where}" + (f" in {', '.join(self.versions)}" if self.versions else "") + said
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ class Row:
         return self.states[-1]
 
     @property
+    def orphaned(self) -> bool:
+        """Something of the fork stands in for it, and mainline has it no more under this name."""
+        return bool(self.by) and self.drift is not None and self.drift.kind == GONE
+
+    @property
     def plain(self) -> bool:
         """Nobody did anything with it."""
         return self.state == SAME and self.drift is None
@@ -74,6 +81,7 @@ class Row:
             "path": self.path, "name": self.name, "kind": self.kind, "line": self.line, "signature": self.signature,
             "state": self.state, "states": list(self.states), "by": [each.as_json() for each in self.by],
             "patches": list(self.patches), "signature_changes": list(self.fork),
+            "orphaned": self.orphaned,
             "drift": None if drift is None else {
                 "kind": drift.kind, "versions": list(drift.versions), "signature_changes": list(drift.signature),
                 "path": drift.path,

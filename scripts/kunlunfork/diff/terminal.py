@@ -120,6 +120,8 @@ def symbols(rows: Sequence[Row], paint: Paint) -> Iterator[str]:
             yield f"  {'':<{width}}    {printable(each)}"
         for change in row.fork:
             yield f"  {'':<{width}}    signature: {printable(change)}"
+        if row.orphaned:
+            yield paint(f"  {'':<{width}}    nothing to stand in for any more: droppable, or renamed", "yellow")
         for stand in row.by:
             yield f"  {'':<{width}}    <- {printable(str(stand))}"
     counted = ", ".join(f"{count} {state}" for state, count in table.counts(rows).items())
