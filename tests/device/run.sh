@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: run.sh PAYLOAD OUT CHECK... where PAYLOAD is what shared/gpu/build_payload.sh makes, with
 # fork.tar.xz beside it (what `apply --in-place` changes in the payload's site, see ci/README.md).
-# CHECK: uva, ops, replay, memory, peak, numbers (e2e and host), e2e, host, sampled, pair, eager, graphs, fused, ranks,
-# wide, rate. Each variant is a process of its own; results of a check are compared at its end, and all that was written is packed into
-# OUT/results.tar.gz after each check. All but the last five and uva end when KUNLUN_DEVICE_SECONDS (570) have passed.
+# CHECK: uva, ops, replay, memory, peak, numbers (e2e and host), e2e, host, sampled, pair, serve, eager, graphs, fused,
+# ranks, wide, rate. Each variant is a process of its own; results of a check are compared at its end, and all that was
+# written is packed into OUT/results.tar.gz after each check. All but the last five and uva end when KUNLUN_DEVICE_SECONDS (570) have passed.
 # ranks wants two GPUs. KUNLUN_DEVICE_BACKEND: what ops and replay compare (torch).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -78,6 +78,11 @@ for check in "$@"; do
       engine graphs-fused fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs
       engine graphs-fused-noview fork KUNLUN_KERNELS=fused -- --graphs --forbid-syncs --hide-views
       python3 "$here/compare.py" "$out"/graphs-{upstream,again,fused,fused-noview}.json ;;
+    serve)
+      for variant in torch fused; do
+        KUNLUN_KERNELS=$variant PYTHONPATH="$site/fork:$site/deps" in_time python3 "$here/serve.py" --models "$HOME/m" \
+          --out "$out/serve-$variant.json" --hide-views 2> "$out/serve-$variant.log" || tail -n 30 "$out/serve-$variant.log"
+      done ;;
     ranks) # on two GPUs
       for variant in upstream torch fused; do
         tree=fork; [ "$variant" = upstream ] && tree=site
