@@ -107,4 +107,5 @@ def test_the_releases_on_the_way(bench: Bench) -> None:
     assert [(s.version, s.classes) for d in found.drifts for s in d.steps] == [("a", ("default",)), ("b", ("default",))]
     back = drift(bench.held, ("0.25.1", bench.release), [("a", lambda: one), ("b", lambda: bench.release)])
     assert not back.drifts
+    assert [(str(d.contract), len(d.steps)) for d in back.returned] == [(name, 2)]
     assert str(found.drifts[0].contract) == name

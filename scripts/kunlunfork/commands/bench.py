@@ -169,5 +169,58 @@ def rebase(
     console.result(result, show)
 
 
+@command.command("drift")
+@click.option("--vllm", "version", metavar="PIN", help="The pin whose release is edited [default: the oldest].")
+@click.option("--n", "count", type=click.IntRange(1, 100_000), default=250, show_default=True,
+              help="How many edits that matter, and as many that do not.")  # fmt: skip
+@click.option("--seed", type=int, default=7, show_default=True, help="The same seed draws the same edits.")
+@click.option("--out", type=FOLDER, help="Write the result as JSON into this file, too.")
+@repo_option
+@index_option
+@offline_option
+@verb
+def drift(
+    version: str | None, count: int, seed: int, out: Path | None, repo: Path | None, index_url: str | None,
+    offline: bool, console: Console,
+) -> None:  # fmt: skip
+    """Edit a release where the fork relies on it, and where it does not, and count what drift says of it.
+
+    What matters is told by text and syntax alone, apart from what drift itself finds. Right is, of an edit that
+    matters, that the symbol it is about is told; of another, that nothing is.
+    """
+    import sys
+
+    from kunlunfork import cache, outfile
+    from kunlunfork.bench import drift as measured
+    from kunlunfork.bench import run as runs
+    from kunlunfork.contracts.run import Workshop
+    from kunlunfork.sources.base import Settings
+    from kunlunfork.store import Store
+
+    if out is not None:
+        outfile.check(out)
+    content = console.find_content(repo)
+    folders = cache.default()
+    shop = Workshop(content, Store(folders.store), Settings(folders, index_url, offline, console))
+    plan = measured.Plan(content.pin(version or content.versions()[0]).version, count, seed)
+    result = measured.run(shop, plan, folders.root, ["kunlunfork", *sys.argv[1:]])
+    if out is not None:
+        runs.write(out, result)
+
+    def show() -> None:
+        table(
+            ("edits", "matter", "right", "of"),
+            [
+                (k, "yes" if r["matters"] else "no", str(r["right"]), str(r["edits"]))
+                for k, r in result["kinds"].items()
+            ],
+        )
+        for wrong in result["wrong"]:
+            print(f"{wrong['kind']}: {wrong['symbol']} {wrong['what']}: {', '.join(wrong['told']) or 'nothing'}")
+        print(f"recall {result['recall']:.1%} of {result['matter']}, precision {result['precision']:.1%}")
+
+    console.result(result, show)
+
+
 command.add_command(benchengines.e2e)
 command.add_command(benchengines.host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kunlunfork.contracts import model, moved
@@ -55,13 +55,15 @@ def fingerprint(found: Print | None, at: Symbol | None) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """The drift between two pins: `first` and `last` are their versions, `contracts` how many there are in all."""
+    """The drift between two pins: `first` and `last` are their versions, `contracts` how many there are in all.
+    `returned` are those that releases on the way changed and took back."""
 
     first: str
     last: str
     contracts: int
     drifts: tuple[Drift, ...]
     rungs: tuple[str, ...]
+    returned: tuple[Drift, ...]
     old: Modules = field(compare=False)
     new: Modules = field(compare=False)
 
@@ -72,17 +74,27 @@ class _At:
     print: Print | None
 
 
-def drift(held: Held, first: tuple[str, Modules], rungs: Sequence[tuple[str, Callable[[], Modules]]]) -> Found:
+def prints(held: Held, release: Modules) -> dict[Contract, Print | None]:
+    """The fingerprints of contracts on their own release; None for a symbol that is not there."""
+    printer = Printer(release, held.names, [(c, c.symbol) for c in held.contracts])
+    return {c: printer.of(c, c.symbol) for c in held.contracts}
+
+
+def drift(
+    held: Held, first: tuple[str, Modules], rungs: Sequence[tuple[str, Callable[[], Modules]]],
+    begin: Mapping[Contract, Print | None] | None = None,
+) -> Found:  # fmt: skip
     """Compare the contracts of a pin with what later releases have.
 
     Args:
         held: the contracts and the names of ours, on the release `first`.
         rungs: the releases after it, oldest first; the last one is what is asked about.
+        begin: what `prints` gave for `first`, where that is known.
     """
     contracts = held.contracts
     version, old = first
-    printer = Printer(old, held.names, [(c, c.symbol) for c in contracts])
-    start = {c: _At(c.symbol, printer.of(c, c.symbol)) for c in contracts}
+    begin = prints(held, old) if begin is None else begin
+    start = {c: _At(c.symbol, begin[c]) for c in contracts}
     known = {c for c in contracts if start[c].print is not None}
     at = dict(start)
     steps: dict[Contract, list[Step]] = {c: [] for c in contracts}
@@ -102,7 +114,8 @@ def drift(held: Held, first: tuple[str, Modules], rungs: Sequence[tuple[str, Cal
             # What is gone is looked for where it was last.
             at[c] = here if here.symbol is not None else _At(at[c].symbol, None)
         before = now
-    drifts = []
+    drifts: list[Drift] = []
+    returned: list[Drift] = []
     for c in contracts:
         if c not in known:
             continue
@@ -110,12 +123,12 @@ def drift(held: Held, first: tuple[str, Modules], rungs: Sequence[tuple[str, Cal
         if end.print is None:
             end = _At(None, None)
         net = classes(c, start[c], end, now)
-        if net:
-            made = start[c].print
-            assert made is not None
-            drifts.append(Drift(c, end.symbol, net, made, end.print, tuple(steps[c])))
+        made = start[c].print
+        if made is not None and steps[c]:
+            into = drifts if net else returned
+            into.append(Drift(c, end.symbol, net, made, end.print, tuple(steps[c])))
     last = rungs[-1][0] if rungs else version
-    return Found(version, last, len(known), tuple(drifts), tuple(name for name, _ in rungs), old, now)
+    return Found(version, last, len(known), tuple(drifts), tuple(name for name, _ in rungs), tuple(returned), old, now)
 
 
 def _place(before: Modules, now: Modules, contract: Contract, symbol: Symbol | None) -> Symbol | None:
