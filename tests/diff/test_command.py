@@ -69,6 +69,17 @@ def test_json_and_format_json_are_the_same() -> None:
     assert json.loads(run(*DIFF, GPU, "--format", "json").stdout) == body
 
 
+def test_json_beside_a_file(tmp_path: Path) -> None:
+    """--json is one object on stdout, whatever goes into the file."""
+    file = tmp_path / "page.html"
+    code, body = as_json(*DIFF, GPU, "--format", "html", "--out", file)
+    assert code == 0 and body["result"]["files"][0]["path"] == GPU
+    assert file.read_bytes().startswith(b"<!doctype html>")
+    assert run(*DIFF, GPU, "--format", "json", "--out", file).stdout == ""
+    assert json.loads(file.read_text())["files"] == body["result"]["files"]
+    assert run(*DIFF, GPU, "--format", "md", "--json").returncode == 2
+
+
 def test_out_writes_what_a_pipe_gets(tmp_path: Path) -> None:
     file = tmp_path / "fork.patch"
     assert run(*DIFF, "--format", "patch", "--out", file).stdout == ""

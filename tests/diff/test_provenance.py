@@ -168,3 +168,30 @@ def test_a_carried_patch_of_the_real_fork(
     there = diffkit.report(content, store, user_cache, Request(("runner",), version="0.27.1"), Parts(0))
     [diff] = [d for d in there.ours if d.path == FILE]
     assert fate.new_line == diff.section.hunks[0].old_start
+
+
+def test_a_conflict_that_the_clone_has_resolved_before_is_none(differ: Differ) -> None:
+    world = differ.world
+    world.release("1.0", {FILE: BASE})
+    world.patch("one", {FILE: edit(BASE, "a")})
+    world.release("1.1", {FILE: BASE.replace(b"a_3 = x + 3", b"a_3 = 'theirs'")})
+    assert fates(differ.report("runner", context=0, against="1.1")) == [["one.patch conflict 1.1"]]
+    world.begin("1.1")
+    world.work(FILE).write_bytes(BASE.replace(b"a_3 = x + 3", b"a_3 = 'both'"))
+    world.driver.go_on(world.session)
+    assert fates(differ.report("runner", context=0, version="1.0", against="1.1")) == [["one.patch unchanged 1.1"]]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "meets"),
+    [("a_1", "a_1", True), ("a_1", "a_2", True), ("a_2", "a_1", True), ("a_1", "a_3", False), ("a_3", "a_1", False)],
+)
+def test_changes_side_by_side_meet(differ: Differ, ours: str, theirs: str, meets: bool) -> None:
+    def changed(name: str, text: bytes) -> bytes:
+        return BASE.replace(f"{name} = x + {name[-1]}".encode(), f"{name} = ".encode() + text)
+
+    differ.world.release("1.0", {FILE: BASE})
+    differ.world.patch("one", {FILE: changed(ours, b"'ours'")})
+    differ.world.release("1.1", {FILE: changed(theirs, b"'theirs'")})
+    [met] = differ.report("runner", against="1.1").met
+    assert bool(met.hunks) == meets

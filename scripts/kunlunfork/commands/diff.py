@@ -59,10 +59,12 @@ def command(
     from kunlunfork.sources.base import Settings
     from kunlunfork.store import Store
 
-    console.as_json = console.as_json or form == "json"
+    if console.as_json and form in ("md", "html") and out is None:
+        raise click.UsageError(f"--json prints one object; name a file for the {form}: --out FILE")
+    console.as_json = console.as_json or (form == "json" and out is None)
     if form == "patch" and against is not None:
         raise click.UsageError("--format patch has two sides; --against is a third")
-    if form == "patch" and (stat or symbols or interfaces or console.as_json):
+    if form == "patch" and (stat or symbols or interfaces or (console.as_json and out is None)):
         raise click.UsageError("--format patch writes the patch, and nothing else")
     if out is not None:
         outfile.check(out)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from html import escape
 
-from kunlunfork.console import printable
+from kunlunfork.diff.words import clean
 from kunlunfork.rebase.linediff import Change
 
 # Pieces of one line: (class, text).
@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 
 def lines(data: bytes, path: bytes) -> list[Line]:
     """The lines of a file, coloured where it is Python; bytes that are no UTF-8 are escaped."""
-    text = printable(data.decode("utf-8", "backslashreplace").replace("\r", "␍"))
+    text = clean(data.decode("utf-8", "backslashreplace").replace("\r", "␍"))
     if not text:
         return []
     plain = text.removesuffix("\n").split("\n")

@@ -9,11 +9,11 @@ from typing import Any
 from kunlunfork import paths
 from kunlunfork.diff.sides import Sides
 from kunlunfork.patchfile import Patch
-from kunlunfork.rebase import engine, outcome
+from kunlunfork.rebase import engine, outcome, resolutions
 from kunlunfork.rebase.blocks import Block, Blocks
-from kunlunfork.rebase.carry import Change
+from kunlunfork.rebase.carry import Change, Resolution
 from kunlunfork.rebase.engine import Rung
-from kunlunfork.rebase.outcome import Outcome
+from kunlunfork.rebase.outcome import Conflict, Outcome
 from kunlunfork.rebase.treestore import TreeStore
 
 DROPPABLE = (outcome.UPSTREAMED, outcome.PARTLY)
@@ -70,7 +70,12 @@ def find(sides: Sides, rungs: Sequence[Rung], wanted: frozenset[bytes]) -> tuple
     if not changes or not rungs:
         return ()
     first = Rung(sides.fork.pin.version, sides.base)
-    run = engine.run(sides.store, first, changes, rungs, known=lambda _: None, skipped={})
+
+    def known(conflict: Conflict) -> Resolution | None:
+        found = sides.known.get(conflict.key)
+        return None if found is None else resolutions.replay(sides.store, conflict, found)
+
+    run = engine.run(sides.store, first, changes, rungs, known=known, skipped={})
     blocks = Blocks(sides.store)
     found: list[Fate] = []
     for change in changes:

@@ -27,20 +27,19 @@ class Options:
 
 def show(report: Report, console: Console, options: Options) -> None:
     """Write a report as it is wanted (raises `ForkError` where the file cannot be written)."""
-    if console.as_json and options.out is None:
+    if options.out is not None:
+        data = render(report, options)
+        with outfile.writing(options.out) as out:
+            out.write(data)
+    if console.as_json:
         console.result(report.as_json(), lambda: None)
-        return
-    data = render(report, options, as_json=console.as_json)
-    if options.out is None:
-        pager.write(data, pager.command() if options.paged and options.form == "term" else None)
-        return
-    with outfile.writing(options.out) as out:
-        out.write(data)
+    elif options.out is None:
+        pager.write(render(report, options), pager.command() if options.paged and options.form == "term" else None)
 
 
-def render(report: Report, options: Options, *, as_json: bool = False) -> bytes:
+def render(report: Report, options: Options) -> bytes:
     """The bytes of a report."""
-    if as_json:
+    if options.form == "json":
         return json.dumps(report.as_json(), indent=1).encode() + b"\n"
     if options.form == "patch":
         return text.patch(report.ours)

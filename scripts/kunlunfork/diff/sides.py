@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kunlunfork import fork as forks
@@ -17,10 +17,11 @@ from kunlunfork.errors import ForkError
 from kunlunfork.fork import Fork
 from kunlunfork.objects import scratch
 from kunlunfork.paths import SYMLINK, Entry
-from kunlunfork.rebase import start
+from kunlunfork.rebase import resolutions, start
 from kunlunfork.rebase.carry import Change
 from kunlunfork.rebase.engine import Rung
 from kunlunfork.rebase.ladder import Releases
+from kunlunfork.rebase.resolutions import Key, Remembered
 from kunlunfork.rebase.treestore import Effect, TreeStore
 from kunlunfork.sources.base import Settings
 from kunlunfork.store import Store
@@ -49,7 +50,7 @@ class Sides:
 
     `base` is the pin's release, `made` the fork on it, `shown` what is compared with `base`: `made`, or a tree with
     local edits. `patches` are the series, step by step. `against` is (version, tree) of a newer release, `rungs` are
-    the releases up to it.
+    the releases up to it. `known` are the resolutions of conflicts that the clone remembers.
     """
 
     store: TreeStore
@@ -62,6 +63,7 @@ class Sides:
     against: tuple[str, str] | None
     root: Path | None
     rungs: tuple[Rung, ...] = ()
+    known: Mapping[Key, Remembered] = field(default_factory=dict)
 
     def ours(self) -> Effect:
         """What the fork (or the tree) changes in the files that are meant."""
@@ -112,7 +114,8 @@ def opened(content: Content, store: Store, settings: Settings, request: Request)
             every = (tree for tree in (base, made, shown, against and against[1]) if tree)
             selection.check(chosen, *((path for path, _ in trees.files(tree)) for tree in dict.fromkeys(every)))
         root = None if found is None else found.root
-        yield Sides(trees, fork, chosen, base, made, shown, patches, against, root, rungs)
+        known = resolutions.load(content.root) if rungs else {}
+        yield Sides(trees, fork, chosen, base, made, shown, patches, against, root, rungs, known)
 
 
 def _version(content: Content, asked: str | None, found: Target | None) -> str:

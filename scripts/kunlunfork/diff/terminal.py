@@ -66,12 +66,7 @@ def file(
 
 
 def _shown(line: bytes) -> str:
-    text = line.decode("utf-8", "backslashreplace")
-    # `printable` asks of each character, which takes long.
-    return text.translate(_CONTROLS) if text.isascii() else printable(text)
-
-
-_CONTROLS = {n: f"\\x{n:02x}" for n in [*range(32), 127] if n != ord("\t")}
+    return words.clean(line.decode("utf-8", "backslashreplace"))
 
 
 def stat(files: Sequence[Met], paint: Paint, names: Sequence[str]) -> Iterator[str]:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from kunlunfork.console import printable
 from kunlunfork.diff.overlap import Met
 from kunlunfork.diff.report import Report
+
+_CONTROLS = {n: f"\\x{n:02x}" for n in [*range(32), 127] if chr(n) not in "\t\n"}
+
+
+def clean(text: str) -> str:
+    """Text that steers no terminal, as `printable`, which asks of each character and takes long for whole files."""
+    return text.translate(_CONTROLS) if text.isascii() else printable(text)
 
 
 def head(report: Report, met: Met) -> list[str]:
