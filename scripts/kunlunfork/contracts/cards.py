@@ -100,6 +100,7 @@ def _lines(release: Modules, symbol: Symbol) -> list[str]:
 def _changes(kind: str, drift: Drift) -> Iterable[Change]:
     old = drift.old.facets.get(kind, "")
     new = "" if drift.new is None else drift.new.facets.get(kind, "")
+    # The rest is in the diff.
     if kind in ("callers", "set by"):
         yield Change(kind, *(_only(a, b) for a, b in ((old, new), (new, old))))
     elif kind in ("signature", "default", "types", "bases", "members", "decorator", "shapes"):
@@ -115,15 +116,15 @@ def _changes(kind: str, drift: Drift) -> Iterable[Change]:
 def _only(one: str, other: str) -> str:
     """The lines of one that the other lacks, without their fingerprints."""
     lines = [line for line in one.split("\n") if line and line not in other.split("\n")]
-    return "\n".join(line.rpartition(" ")[0] for line in lines)
+    same = {line.rpartition(" ")[0] for line in other.split("\n")}
+    bare = [line.rpartition(" ")[0] for line in lines]
+    return "\n".join(f"{line}: passes other things" if line in same else line for line in bare)
 
 
 def _differing(old: str, new: str) -> tuple[str, str]:
-    """Two lists, of which long runs that are the same are left out."""
-    a, b = old.split(", "), new.split(", ")
-    if len(old) + len(new) < 200:
-        return old, new
-    return ", ".join(x for x in a if x not in b) or "...", ", ".join(x for x in b if x not in a) or "..."
+    """Two texts; of several lines, only those that the other lacks."""
+    a, b = old.split("\n"), new.split("\n")
+    return "\n".join(x for x in a if x not in b), "\n".join(x for x in b if x not in a)
 
 
 def _todo(drift: Drift, found: Found) -> Iterable[str]:

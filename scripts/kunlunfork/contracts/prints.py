@@ -72,9 +72,10 @@ class Printer:
         ]
         found = {
             "signature": ", ".join(names),
-            "default": ", ".join(f"{p.name}={p.default}" for p in made.params if p.default),
-            "types": ", ".join(f"{p.name}: {p.annotation}" for p in made.params if p.annotation)
-            + f" -> {made.returns}",
+            "default": "\n".join(f"{p.name}={p.default}" for p in made.params if p.default),
+            "types": "\n".join(
+                [*(f"{p.name}: {p.annotation}" for p in made.params if p.annotation), f"-> {made.returns}"]
+            ),
             "decorator": ", ".join(made.decorators),
             "body": made.body,
             "shapes": " ".join(made.shapes),
@@ -91,14 +92,14 @@ class Printer:
         if roles & _MADE:
             declared = [a for a in made.attributes if a.declared]
             found["signature"] = ", ".join(a.name for a in declared)
-            found["types"] = ", ".join(f"{a.name}: {a.annotation}" for a in declared if a.annotation)
-            found["default"] = ", ".join(f"{a.name}={'|'.join(a.values)}" for a in declared if a.values)
+            found["types"] = "\n".join(f"{a.name}: {a.annotation}" for a in declared if a.annotation)
+            found["default"] = "\n".join(f"{a.name}={'|'.join(a.values)}" for a in declared if a.values)
             found["decorator"] = ", ".join(made.decorators)
             init = self.release.find(symbol.module, f"{symbol.name}.__init__")
             function = self.release.definition(init) if init is not None else None
             if isinstance(function, Function):
                 own = self._function(function, symbol, frozenset({model.CALLS}))
-                found.update({k: f"{found.get(k, '')}; {own[k]}" for k in ("signature", "types", "default")})
+                found.update({k: f"{found.get(k, '')}\n{own[k]}" for k in ("signature", "types", "default")})
         if model.BEHIND in roles:
             found["body"] = made.body
         return found
