@@ -9,7 +9,7 @@ from support import REPO
 
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.diff import sites
+from kunlunfork.diff import sites, standins
 from kunlunfork.diff.interfaces import Interfaces, Method
 from kunlunfork.diff.report import Parts
 from kunlunfork.diff.sides import Request
@@ -127,16 +127,20 @@ def test_every_site_of_a_step_is_in_its_stage(
         "attention metadata": {"BlockTables.gather_block_tables", "BlockTables.compute_slot_mappings"},
         "sampling": {
             "gumbel_sample", "apply_temperature", "apply_penalties", "rejection_sample", "get_num_sampled_and_rejected",
-            "GPUModelRunner.sample", "apply_top_k_top_p_triton",
+            "GPUModelRunner.sample",
         },
         "post-update": {"post_update", "post_update_num_computed_tokens"},
-        "draft": {"prepare_dflash_inputs", "update_draft_inputs", "gumbel_sample", "BlockTables.compute_slot_mappings"},
+        "draft": {"prepare_dflash_inputs", "gumbel_sample", "BlockTables.compute_slot_mappings"},
     }  # fmt: skip
+    # A release may call a launcher otherwise, and then the pin's site is called so.
+    known = {each.name for each in standins.find(load(content, pin))}
     for stage, symbols in wanted.items():
-        assert symbols - {"apply_top_k_top_p_triton"} <= of_stage(found, stage), stage
+        assert symbols & known, stage
+        assert symbols & known <= of_stage(found, stage), stage
+    seen = {symbol for stage in found.stages for symbol, _ in stage.replaced}
+    assert {(site.path, site.qualname) for site in sites.load(load(content, pin))} <= seen, "none is hidden"
+    assert len(of_stage(found, "not reached by name")) < 8
     assert not of_stage(found, "output copy"), "the copy is upstream's"
-    seen = {symbol[1] for stage in found.stages for symbol, _ in stage.replaced}
-    assert {site.qualname for site in sites.load(load(content, pin))} & seen
     assert "RejectionSampler.__call__" in names(found.verify)
     assert {"DFlashSpeculator.propose", "DSparkSpeculator._generate_draft"} <= set(names(found.propose))
     assert not any(method.name.endswith("_kernel") for method in (*found.runner, *found.verify, *found.propose))

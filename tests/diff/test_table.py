@@ -9,7 +9,7 @@ from support import REPO
 
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
-from kunlunfork.diff import sites
+from kunlunfork.diff import sites, standins
 from kunlunfork.diff.report import Parts
 from kunlunfork.diff.sides import Request
 from kunlunfork.diff.table import Row
@@ -238,6 +238,18 @@ def test_every_site_of_the_real_fork_is_a_replaced_launcher(
         for each in row.by:
             path, _, name = each.by.partition("::")
             assert (path, name) in found and found[path, name].state == "fork only"
+    for each in standins.find(load(content, pin)):
+        row = found.get((each.path, each.name))
+        # A mixin has methods of its own; and what a class inherits is a row of its base.
+        if row is not None and row.state not in ("upstream only", "fork only"):
+            assert each.kind in row.states and each in row.by, each
+
+
+def test_what_the_fork_of_0_25_1_does(
+    bases: dict[str, Base], content: Content, store: Store, user_cache: Cache
+) -> None:
+    report = diffkit.report(content, store, user_cache, Request(("all",), version="0.25.1"), Parts(symbols=True))
+    found = {(row.path, row.name): row for row in report.symbols or ()}
     runner = "vllm/v1/worker/gpu/model_runner.py"
     assert found[runner, "GPUModelRunner"].state == "subclassed"
     assert found[runner, "GPUModelRunner.sample"].state == "shadowed"

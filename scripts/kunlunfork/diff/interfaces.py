@@ -42,6 +42,10 @@ STAGES: tuple[tuple[str, str], ...] = (
               r"|get_drafter_hidden_states|self\.model_state\.gather_mm_embeddings"),
 )  # fmt: skip
 OTHER = "other"
+# What the fork replaces and no call leads to by name: an object whose class is not told, or no part of a decode step.
+ELSEWHERE = "not reached by name"
+# Beside the runner's folder: what leads from it to a site elsewhere.
+_BETWEEN = ("vllm/v1/sample/ops/topk_topp_sampler.py",)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def make(sides: Sides, reader: Reader) -> Interfaces:
     for stand in find(sides.fork):
         if stand.kind in (REPLACED, SHADOWED):
             standins.setdefault((stand.path, stand.name), []).append(stand)
-    also = {path for path, _ in standins}
+    also = {*_BETWEEN, *(path for path, _ in standins)}
     graph = Graph(sides.store, reader, sides.base, also)
     newer = None if sides.against is None else Graph(sides.store, reader, sides.against[1], also)
     stages = _stages(graph, newer, standins)
@@ -228,6 +232,9 @@ def _stages(graph: Graph, newer: Graph | None, standins: dict[Symbol, list[Stand
         after = tuple(entry for stage, entry, _ in later if stage == name) if newer is not None else None
         if calls or after or replaced:
             stages.append(Stage(name, calls, after, replaced))
+    left = sorted(s for s, by in standins.items() if s not in taken and any(each.kind == REPLACED for each in by))
+    if left:
+        stages.append(Stage(ELSEWHERE, (), None, tuple((s, tuple(standins[s])) for s in left)))
     return tuple(stages)
 
 
