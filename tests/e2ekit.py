@@ -70,6 +70,14 @@ def ask(llm, call, models):
     with (HERE / "asked").open("a") as out:
         out.write(f"{KIND} {call.get('name', '')} {os.getpid()} {llm.drafts}\\n")
     says = call["says"].get(KIND, [])
+    if KIND == "fork":
+        # The tree's own part in an answer, for faults.
+        for place in sys.path:
+            part = pathlib.Path(place) / "vllm" / "part.py"
+            if part.is_file():
+                found = {}
+                exec(part.read_text(), found)
+                says = found["change"](says)
     if says == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if says == "hang":

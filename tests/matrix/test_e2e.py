@@ -214,16 +214,16 @@ def test_all_off_must_run_the_reference(tier: Any) -> None:
 def test_a_fork_without_views_of_host_memory(tier: Any) -> None:
     """Hidden for the rest of a process: the next scenario has another one."""
     content = tier.make(
-        {"name": "hidden", "hide_views": True}, {"name": "open"}, {"name": "blind", "llm": {"sees": True}},
-        {"name": "seen", "hide_views": True, "llm": {"sees": True}},
+        {"name": "hidden", "hide_views": True}, {"name": "too", "hide_views": True}, {"name": "open"},
+        {"name": "blind", "llm": {"sees": True}}, {"name": "seen", "hide_views": True, "llm": {"sees": True}},
     )  # fmt: skip
     cells = tier.run(processes=1)
     assert {name.partition(":")[0]: cell.message for name, cell in cells.items()} == {
-        "hidden": None, "open": None, "blind": "fork has no view of host memory",
+        "hidden": None, "too": None, "open": None, "blind": "fork has no view of host memory",
         "seen": "fork has a view of host memory",
     }  # fmt: skip
     pids = [pid for kind, _, pid, _ in asked(content) if kind == "fork"]
-    assert pids[0] != pids[1] == pids[2] == pids[3]
+    assert pids[0] == pids[1] != pids[2] == pids[3] == pids[4]
 
 
 def test_ranks_are_counted(tier: Any) -> None:

@@ -228,6 +228,14 @@ def test_markdown_shows_names_as_they_are() -> None:
     assert widths[:3] == [11] * 3 and len(set(widths[4:])) <= 2
 
 
+def test_markdown_takes_no_skipped_cell_for_one_that_ran() -> None:
+    other = replace(SKIPPED, test="t", case="t", launcher="b:g")
+    text = reportmd.text(_made(CELL, SKIPPED, other))
+    assert "| 3, 2 skipped | 0 |" in text
+    assert "| `a:f` | 2, 1 skipped |" in text
+    assert "| `b:g` | skipped |" in text
+
+
 def test_markdown_goes_between_its_marks() -> None:
     document = f"a\n{reportmd.BEGIN}\nold\n{reportmd.END}\nb\n"
     made = reportmd.into(document, "new\n")

@@ -263,7 +263,11 @@ def _show(result: Result) -> None:
 @vllm_option
 @click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
 @click.option(
-    "--tier", type=click.Choice(["ops", "step"]), default="ops", show_default=True, help="Whose tests must catch them."
+    "--tier",
+    type=click.Choice(["ops", "step", "e2e"]),
+    default="ops",
+    show_default=True,
+    help="Whose tests must catch them.",
 )
 @click.option("-k", "expression", metavar="TEXT", help="Only faults with this in their name, file, kind or bug.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time [default: a core each].")
@@ -276,14 +280,15 @@ def selftest_command(
 ) -> int:  # fmt: skip
     """Put faults into copies of the overlay, one at a time, and see that the parity tests catch each.
 
-    The faults are listed in tests/parity/faults; those of the step tier, which may lie in upstream's files too, in
-    tests/parity/step/faults.toml. Exit code 1 where one survives, or where the list no longer fits.
+    The faults are listed in tests/parity/faults; those of the tiers step and e2e, which may lie in upstream's files
+    too, in tests/parity/step/faults.toml and tests/parity/e2e/faults.toml. Exit code 1 where one survives, or where
+    the list no longer fits.
     """
     from kunlunfork import cache
-    from kunlunfork.matrix import selftest, steps
+    from kunlunfork.matrix import e2efaults, selftest, steps
 
     fork = console.find_content(repo)
-    run = steps.selftest if tier == "step" else selftest.run
+    run = {"ops": selftest.run, "step": steps.selftest, "e2e": e2efaults.run}[tier]
     result = run(fork, cache.default(), version or fork.newest(), device, jobs or _cores(), expression, python, console)
     body = {
         "seconds": round(result.seconds, 1),
@@ -319,7 +324,7 @@ def selftest_command(
     error = ForkError(
         f"{len(result.bad)} faults were not caught",
         details=[f"{v.outcome}: {v.fault.name} in {v.fault.file}: {v.message or v.fault.new}" for v in result.bad],
-        fix=f"add the case that shows it to tests/parity/{'step' if tier == 'step' else 'sites'}, or correct a fault "
+        fix=f"add the case that shows it to tests/parity/{'sites' if tier == 'ops' else tier}, or correct a fault "
         "that is broken",
     )
 

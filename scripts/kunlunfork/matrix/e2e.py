@@ -74,8 +74,15 @@ def run(
             trouble = make_models(engine, content.parity, place.models, Path(scratch) / "models.log")
             if trouble:
                 raise ForkError("the models of the tier e2e cannot be made", details=trouble.splitlines()[-8:])
-        tier = _Tier(place, Records(root, content.parity), shared, chosen, Path(scratch), log)
-        tier.run(request.processes, progress)
+        execute(place, Records(root, content.parity), shared, chosen, Path(scratch), log, request.processes, progress)
+
+
+def execute(
+    place: Place, records: Records, shared: Run, chosen: Sequence[Planned], scratch: Path, log: Log, processes: int,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Run planned cells, those that cannot run included, and tell `log` of each. scratch: a folder for logs."""
+    _Tier(place, records, shared, chosen, scratch, log).run(processes, progress)
 
 
 def _chosen(scenarios: Sequence[Scenario], request: Request, selection: Selection) -> list[Planned]:
@@ -235,14 +242,18 @@ def _work(
     """Run jobs until none is left; of each case of a job exactly one `_Ended` is put."""
     try:
         with server:
+            hidden = False
             while True:
                 try:
                     job = waiting.get_nowait()
                 except queue.Empty:
                     return
-                _do(server, job, ended.put)
-                if job.scenario.hide_views:
+                # Of the fork's alone, and for the rest of its process.
+                hides = job.kind == FORK and job.scenario.hide_views
+                if hidden and not hides:
                     server.renew()
+                hidden = hides
+                _do(server, job, ended.put)
     except BaseException as e:  # noqa: BLE001 - raised again by who waits
         ended.put(e)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kunlunfork.console import printable
 from kunlunfork.matrix import report as reports
 from kunlunfork.matrix.cells import Cell
+from kunlunfork.matrix.records import Sum
 from kunlunfork.matrix.report import Group, Report
 
 LIMIT = 50
@@ -65,10 +66,11 @@ def _tiers(group: Group) -> list[str]:
     for tier in group.tiers:
         rows = group.tier(tier)
         settings = {s for row in rows for s in row.sums if s is not None}
+        cells, skipped = (sum(getattr(s, n) for row in rows for s in row.sums.values()) for n in ("cells", "skipped"))
         error = max((row.error for row in rows), default=0.0)
         values = (
             group.pin, group.device, tier, str(len(settings)), ", ".join(group.backends),
-            f"{sum(row.cells for row in rows)}", str(sum(row.bad for row in rows)),
+            f"{cells}" + (f", {skipped} skipped" if skipped else ""), str(sum(row.bad for row in rows)),
             f"{error:.1e}" if error else "exact", group.overlay[:12], group.date[:10],
         )  # fmt: skip
         lines.append("| " + " | ".join(_cell_text(v) for v in values) + " |")
@@ -93,13 +95,19 @@ def _map(group: Group) -> list[str]:
         counts = []
         for setting in group.settings:
             found = row.sums.get(setting)
-            counts.append(
-                "" if found is None else f"**{found.bad}** of {found.cells}" if found.bad else f"{found.cells}"
-            )
+            counts.append("" if found is None else _count(found))
         sites = ", ".join(map(str, row.sites)) or "-"
         launcher = _table_code(row.launcher) if row.launcher else "rules of the fork"
         lines.append(f"| {sites} | {launcher} | " + " | ".join(counts) + " |")
     return [*lines, "", "</details>"]
+
+
+def _count(found: Sum) -> str:
+    if found.bad:
+        return f"**{found.bad}** of {found.cells}"
+    if found.skipped == found.cells:
+        return "skipped"
+    return f"{found.cells}" + (f", {found.skipped} skipped" if found.skipped else "")
 
 
 def _table_code(value: str) -> str:

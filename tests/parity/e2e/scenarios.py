@@ -202,8 +202,9 @@ def _drafts() -> Iterator[Scenario]:
             case("arrivals and aborts", _comings_and_goings(), ranges=ranges),
         ))  # fmt: skip
     # The target's 48 KiB a block, and 32 KiB for the draft's layers.
-    for scenario in _caches("dspark: ", {"model": "woven", "draft": {"model": "draft-exact"}}, "v1", 80):
-        yield scenario
+    caches = tuple(_caches("dspark: ", {"model": "woven", "draft": {"model": "draft-exact"}}, "v1", 80))
+    yield from caches
+    for scenario in caches:
         yield replace(scenario, name=f"no host views, {scenario.name}", hide_views=True)
     soft = {"model": "soft", "draft": {"model": "draft-soft"}}
     yield Scenario("dspark: options", soft, (*_features("v1", drafts=True), *_drawn(drafts=True)))
