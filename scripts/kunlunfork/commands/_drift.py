@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from kunlunfork import errors, outfile
-from kunlunfork.console import Console
+from kunlunfork.console import Console, printable
 from kunlunfork.content import Content
+from kunlunfork.contracts import consumer as consumers
 from kunlunfork.contracts import pinfile, run, shown
+from kunlunfork.contracts.consumer import Consumer
+from kunlunfork.contracts.drift import Found
 from kunlunfork.contracts.run import Report, Workshop
 from kunlunfork.errors import CONFLICT, ForkError
 
@@ -44,19 +48,71 @@ def show_report(report: Report, form: str, long: bool, out: Path | None, console
     """Show a report, or write it; the exit code."""
 
     def show() -> None:
-        text = _text(report, form, long)
-        if out is None:
-            print(text, end="")
-        else:
-            with outfile.writing(out) as stream:
-                stream.write(text.encode("utf-8", "backslashreplace"))
-            print(f"{shown.verdict(report)}; written to {out}")
+        _put(_text(report, form, long), shown.verdict(report), out)
 
     if not report.open:
         console.result(result(report), show)
         return errors.OK
     console.refused(result(report), _error(report), show)
     return CONFLICT
+
+
+def show_consumer(found: Found, made: Consumer, long: bool, out: Path | None, console: Console) -> int:
+    """What a release breaks of a package, and what else of it changed; the exit code."""
+    broken = consumers.breaks(found, made)
+    names = {one.symbol for one in broken}
+    changed = [d for d in found.drifts if str(d.contract) not in names]
+    for fault in made.faults:
+        console.warn(fault)
+    if found.absent:
+        names_ = ", ".join(str(c) for c in found.absent[:5]) + (" ..." if len(found.absent) > 5 else "")
+        console.warn(
+            f"vLLM {found.first} has not all that the package names, {len(found.absent)} are passed over: {names_}"
+        )
+    result = {
+        "from": found.first, "to": found.last, "releases": list(found.rungs), "contracts": found.contracts,
+        "absent": [str(c) for c in found.absent], "breaks": [asdict(one) for one in broken],
+        "changed": [
+            {"symbol": str(d.contract), "classes": list(d.classes), "dependants": list(d.contract.users),
+             "steps": [{"version": s.version, "classes": list(s.classes)} for s in d.steps]}
+            for d in changed
+        ],
+    }  # fmt: skip
+
+    def lines() -> list[str]:
+        text = [
+            f"vLLM {found.first} -> {found.last}: of {found.contracts} contracts {len(broken)} breaks, "
+            f"{len(changed)} changed otherwise"
+        ]
+        for one in broken:
+            text += ["", f"{one.symbol}: {one.kind}: {one.why}", *(f"  {user}" for user in one.users)]
+        for d in changed if long else ():
+            text += ["", f"{d.contract}: {', '.join(d.classes)}", *(f"  {user}" for user in d.contract.users)]
+        if changed and not long:
+            text += ["", "--long shows what changed otherwise: bodies, defaults, types, what upstream passes"]
+        return [printable(line) for line in text]
+
+    def show() -> None:
+        _put("\n".join(lines()) + "\n", lines()[0], out)
+
+    if not broken:
+        console.result(result, show)
+        return errors.OK
+    error = ForkError(
+        f"{len(broken)} things of the package break with vLLM {found.last}", found=", ".join(sorted(names)[:3]),
+        expected="names, calls and overrides that the release still takes", exit_code=CONFLICT,
+    )  # fmt: skip
+    console.refused(result, error, show)
+    return CONFLICT
+
+
+def _put(text: str, first: str, out: Path | None) -> None:
+    if out is None:
+        print(text, end="")
+        return
+    with outfile.writing(out) as stream:
+        stream.write(text.encode("utf-8", "backslashreplace"))
+    print(f"{first}; written to {out}")
 
 
 def written(shop: Workshop, start: str | None, console: Console) -> int:

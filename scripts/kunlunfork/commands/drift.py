@@ -22,6 +22,7 @@ FORMATS = ("term", "md", "html", "json")
 @click.option("--out", type=FOLDER, help="Write into this file.")
 @click.option("--ack", metavar="SYMBOL", help="Note that somebody looked at this contract (with --why).")
 @click.option("--why", default="", help="With --ack: the reason that it is right as it is.")
+@click.option("--consumer", type=FOLDER, help="Not the fork: the package in this folder, which builds on vLLM.")
 @click.option("--write", is_flag=True, help="Write contracts.json of every pin, or of --from.")
 @repo_option
 @index_option
@@ -29,7 +30,8 @@ FORMATS = ("term", "md", "html", "json")
 @verb
 def command(
     start: str | None, onto: str | None, areas: tuple[str, ...], form: str, long: bool, out: Path | None,
-    ack: str | None, why: str, write: bool, repo: Path | None, index_url: str | None, offline: bool, console: Console,
+    ack: str | None, why: str, consumer: Path | None, write: bool, repo: Path | None, index_url: str | None,
+    offline: bool, console: Console,
 ) -> int:  # fmt: skip
     """Show what the fork relies on in upstream, and what another release made of it.
 
@@ -39,9 +41,10 @@ def command(
     kunlunfork drift --to 0.28.0 --format html --out drift.html
     kunlunfork drift --to 0.28.0 --ack vllm.a.b:C.d --why "only a log line"
     kunlunfork drift --write                               contracts.json of the pins
+    kunlunfork drift --consumer DIR --from 0.25.1 --to 0.26.0     any package that builds on vLLM: what breaks
 
     Nothing of upstream is imported or run. Exit code 3 if a contract drifted that neither a parity cell nor a person
-    vouches for.
+    vouches for; of a consumer, if something breaks.
     """
     from kunlunfork import cache, outfile
     from kunlunfork.commands import _drift
@@ -55,6 +58,8 @@ def command(
         raise click.UsageError("say --to VERSION, what to compare with")
     if bool(ack) != bool(why.strip()):
         raise click.UsageError("--ack SYMBOL and --why TEXT go together")
+    if consumer is not None and (start is None or ack or areas or write or form in ("md", "html")):
+        raise click.UsageError("--consumer DIR takes --from and --to, --long, --out, and --format term or json")
     console.as_json = console.as_json or form == "json"
     if out is not None:
         outfile.check(out)
@@ -64,6 +69,9 @@ def command(
     if write:
         return _drift.written(shop, start, console)
     assert onto is not None
+    if consumer is not None:
+        assert start is not None
+        return _drift.show_consumer(*run.consumer(shop, consumer, start, onto), long, out, console)
     if ack:
         file, one = run.acknowledge(shop, start, onto, ack, why.strip())
         console.result(

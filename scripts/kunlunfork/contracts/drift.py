@@ -56,7 +56,7 @@ def fingerprint(found: Print | None, at: Symbol | None) -> str:
 @dataclass(frozen=True)
 class Found:
     """The drift between two pins: `first` and `last` are their versions, `contracts` how many there are in all.
-    `returned` are those that releases on the way changed and took back."""
+    `returned` are those that releases on the way changed and took back, `absent` those that the first has not."""
 
     first: str
     last: str
@@ -64,6 +64,7 @@ class Found:
     drifts: tuple[Drift, ...]
     rungs: tuple[str, ...]
     returned: tuple[Drift, ...]
+    absent: tuple[Contract, ...]
     old: Modules = field(compare=False)
     new: Modules = field(compare=False)
 
@@ -128,7 +129,10 @@ def drift(
             into = drifts if net else returned
             into.append(Drift(c, end.symbol, net, made, end.print, tuple(steps[c])))
     last = rungs[-1][0] if rungs else version
-    return Found(version, last, len(known), tuple(drifts), tuple(name for name, _ in rungs), tuple(returned), old, now)
+    absent = tuple(c for c in contracts if c not in known)
+    return Found(
+        version, last, len(known), tuple(drifts), tuple(name for name, _ in rungs), tuple(returned), absent, old, now
+    )
 
 
 def _place(before: Modules, now: Modules, contract: Contract, symbol: Symbol | None) -> Symbol | None:

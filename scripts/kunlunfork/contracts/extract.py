@@ -48,8 +48,8 @@ def extract(fork: Fork, release: Release) -> Held:
     found = declared.load(fork)
     ours = Ours(modules, mine, *_bound(modules, found))
     trees = {m: scopes.parse(modules.source(m), where=m) for m in sorted(mine)}
-    combined = _combined(ours, trees)
-    ours.selves = {**ours.selves, **{own: Kind(bases[0], True) for own, bases in combined.items()}}
+    both = combined(ours, trees)
+    ours.selves = {**ours.selves, **{own: Kind(bases[0], True) for own, bases in both.items()}}
     noted: list[Use] = []
     for _ in range(_ROUNDS):
         before = {symbol: dict(known) for symbol, known in ours.given.items()}
@@ -58,16 +58,16 @@ def extract(fork: Fork, release: Release) -> Held:
             break
     for site in found:
         noted += _site(release, site)
-    noted += [use for own, bases in combined.items() for base in bases for use in _overrides(ours, own, base)]
+    noted += [use for own, bases in both.items() for base in bases for use in overrides(ours, own, base)]
     noted += _of_patches(fork, release, modules)
     for module in trees:
         for match in _MIRRORS.finditer(modules.source(module)):
             user = f"{modules.paths[module].decode()}::"
             noted.append(Use(Symbol(match[1].decode(), match[2].decode()), model.MIRRORS, user))
     names: dict[Symbol, frozenset[str]] = {}
-    for own, bases in combined.items():
+    for own, bases in both.items():
         for base in bases:
-            names[base] = names.get(base, frozenset()) | _members(ours, own)
+            names[base] = names.get(base, frozenset()) | members(ours, own)
     return Held(model.gather(noted), modules, mine, names)
 
 
@@ -145,7 +145,7 @@ def parts(release: Release, symbol: Symbol) -> Iterator[Symbol]:
 # -- subclasses
 
 
-def _combined(ours: Ours, trees: dict[str, ast.Module]) -> dict[Symbol, list[Symbol]]:
+def combined(ours: Ours, trees: dict[str, ast.Module]) -> dict[Symbol, list[Symbol]]:
     """The classes of ours and the classes of upstream that they stand before: as bases, as bases of a class that has
     both, or where a function of ours makes such a class with `type`."""
     found: dict[Symbol, list[Symbol]] = {}
@@ -202,17 +202,17 @@ def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
                 yield scope, part
 
 
-def _members(ours: Ours, own: Symbol) -> frozenset[str]:
+def members(ours: Ours, own: Symbol) -> frozenset[str]:
     made = ours.modules.definition(own)
     if not isinstance(made, Class):
         return frozenset()
     return frozenset({*made.methods, *(a.name for a in made.attributes)})
 
 
-def _overrides(ours: Ours, own: Symbol, base: Symbol) -> Iterator[Use]:
+def overrides(ours: Ours, own: Symbol, base: Symbol) -> Iterator[Use]:
     user = f"{ours.modules.paths[own.module].decode()}::{own.name}"
     yield Use(base, model.SUBCLASSES, user)
-    for name in sorted(_members(ours, own)):
+    for name in sorted(members(ours, own)):
         symbol = ours.modules.find(base.module, f"{base.name}.{name}")
         if symbol is not None and isinstance(ours.modules.definition(symbol), Function):
             yield Use(symbol, model.OVERRIDES, f"{user}.{name}")

@@ -13,6 +13,7 @@ from kunlunfork.areas import Area
 from kunlunfork.cache import Cache
 from kunlunfork.content import Content
 from kunlunfork.contracts import cards, cover, drift, pinfile
+from kunlunfork.contracts import consumer as consumers
 from kunlunfork.contracts.cards import Card
 from kunlunfork.contracts.cover import Evidence
 from kunlunfork.contracts.drift import Drift, Found
@@ -124,6 +125,11 @@ def compare(shop: Workshop, start: str | None, onto: str) -> Found:
     goal = target.find(onto, ladder, shop.store)
     begin = _start(shop.content, start, goal.last or goal.version)
     held, first = shop.held(begin)
+    return drift.drift(held, (begin, first), _rungs(shop, ladder, begin, onto))
+
+
+def _rungs(shop: Workshop, ladder: Releases, begin: str, onto: str) -> list[tuple[str, Callable[[], Release]]]:
+    goal = target.find(onto, ladder, shop.store)
     rungs: list[tuple[str, Callable[[], Release]]] = []
     last = goal.version if goal.is_release else goal.last
     for version in ladder.between(begin, last) if last is not None and Version(last) > Version(begin) else ():
@@ -133,7 +139,7 @@ def compare(shop: Workshop, start: str | None, onto: str) -> Found:
         rungs.append((name, lambda: shop.release(name, tree)))
     if not rungs:
         ladder.between(begin, goal.version)  # says that it is not newer
-    return drift.drift(held, (begin, first), rungs)
+    return rungs
 
 
 def _loader(shop: Workshop, ladder: Releases, version: str) -> Callable[[], Release]:
@@ -168,6 +174,22 @@ def evidence_of(shop: Workshop, found: Found) -> Evidence:
     symbols = frozenset(str(c) for c in held.contracts)
     records = cover.read(shop.content.root, found.last, new.series_hash, new.overlay_hash)
     return Evidence(symbols, records, acks, numbers)
+
+
+def consumer(shop: Workshop, folder: Path, start: str, onto: str) -> tuple[Found, consumers.Consumer]:
+    """What drifted of the contracts of another package (raises `ForkError`).
+
+    Args:
+        folder: its source.
+        start: the release that it was written for; no pin is needed.
+        onto: as for `find`.
+    """
+    sources = consumers.files(folder)
+    ladder = shop.quick_ladder(start, onto)
+    begin = ladder.canonical(start)
+    first = shop.release(begin, ladder.base(begin).tree)
+    made = consumers.extract(sources, first)
+    return drift.drift(made.held, (begin, first), _rungs(shop, ladder, begin, onto)), made
 
 
 def acknowledge(shop: Workshop, start: str | None, onto: str, symbol: str, why: str) -> tuple[Path, Drift]:

@@ -17,6 +17,19 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 Names = dict[str, "Kind | None"]
 
 
+@dataclass(frozen=True)
+class Passed:
+    """A call of something of upstream's: how many positional arguments, which keywords. `star`: more are unpacked.
+    `bound`: the first parameter is there already."""
+
+    symbol: Symbol
+    user: str
+    count: int
+    keywords: tuple[str, ...]
+    star: bool
+    bound: bool
+
+
 @dataclass
 class Ours:
     """What is known of all modules of ours together.
@@ -31,6 +44,7 @@ class Ours:
     sites: Mapping[Symbol, str] = field(default_factory=dict)
     hints: Mapping[Symbol, Mapping[str, Kind]] = field(default_factory=dict)
     given: dict[Symbol, dict[str, Kind]] = field(default_factory=dict)
+    passed: list[Passed] = field(default_factory=list)
 
     def is_upstream(self, symbol: Symbol | None) -> bool:
         return symbol is not None and symbol.module not in self.mine and symbol.module.split(".")[0] == TOP
@@ -254,9 +268,22 @@ class _Reader:
         of = self._expression(node.func, names, role=model.CALLS)
         passed = [self._expression(part, names) for part in node.args]
         keywords = {k.arg: self._expression(k.value, names) for k in node.keywords}
+        if of is not None and of.symbol.name and not of.instance and self._ours.is_upstream(of.symbol):
+            star = any(isinstance(a, ast.Starred) for a in node.args) or None in keywords
+            count = sum(not isinstance(a, ast.Starred) for a in node.args)
+            bound = isinstance(node.func, ast.Attribute) and self._is_instance(node.func.value, names)
+            named = tuple(k for k in keywords if k is not None)
+            user = f"{self._path}::{self._scope}"
+            self._ours.passed.append(Passed(of.symbol, user, count, named, star, bound))
         if of is not None and not of.instance and of.symbol.module in self._ours.mine:
             self._learn(of.symbol, node, passed, keywords)
         return typed.called(self._modules, of)
+
+    def _is_instance(self, node: ast.expr, names: Names) -> bool:
+        found = len(self.found)
+        kind = self._expression(node, names)
+        del self.found[found:]  # it was noted before
+        return kind is not None and kind.instance
 
     def _learn(
         self, symbol: Symbol, node: ast.Call, passed: list[Kind | None], keywords: Mapping[str | None, Kind | None]
@@ -284,13 +311,26 @@ class _Reader:
 
     def _string(self, node: ast.Constant) -> None:
         text = node.value
-        if (
-            isinstance(text, str)
-            and text.startswith(f"{TOP}.")
-            and text in self._modules.paths
-            and text not in self._ours.mine
-        ):
+        if not isinstance(text, str) or not text.startswith(f"{TOP}.") or text in self._ours.mine:
+            return
+        if text in self._modules.paths:
             self._add(Symbol(text, ""), model.IMPORTS, text)
+        else:
+            self._target(text)
+
+    def _target(self, text: str) -> None:
+        """`vllm.module.Class.member` in a string: how mocks and tables name what they put something else in the place
+        of; with a colon before the name, too."""
+        parts = text.replace(":", ".", 1).split(".")
+        if not all(part.isidentifier() for part in parts):
+            return
+        for n in range(len(parts) - 1, 1, -1):
+            module = ".".join(parts[:n])
+            if module in self._modules.paths and module not in self._ours.mine:
+                symbol = self._modules.find(module, ".".join(parts[n:]))
+                if symbol is not None and symbol.name and self._ours.is_upstream(symbol):
+                    self._add(symbol, model.REBINDS)
+                return
 
     def _pair(self, node: ast.Tuple) -> None:
         """("Class", "member") of a module that this one imports: how tables of replacements are written."""

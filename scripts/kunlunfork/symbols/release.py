@@ -63,6 +63,7 @@ class Modules:
         self._facts: dict[str, Facts] = {}
         self._found: dict[tuple[str, str, str], Symbol | None] = {}
         self._names: dict[str, dict[str, list[Import]]] = {}
+        self._tops = {TOP, *(m.split(".")[0] for m in self.paths)}
         # Folders with modules below them; not all have a file of their own.
         self._packages = {m.rpartition(".")[0] for m in self.paths}
         for package in list(self._packages):
@@ -167,7 +168,7 @@ class Modules:
         source = self.absolute(item.module, module)
         if not item.what:
             return Symbol(source, "") if self.exists(source) else None
-        if item.what == "*" or source.split(".")[0] != TOP:
+        if item.what == "*" or source.split(".")[0] not in self._tops:
             return None
         if source == module:  # `from . import x` in a package
             below = f"{module}.{item.what}"
