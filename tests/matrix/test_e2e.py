@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +307,26 @@ def test_an_interrupted_run_keeps_what_ended_and_leaves_no_process(tier: Any) ->
     pids = {int(pid) for _, _, pid, _ in asked(content)}
     assert pids
     assert not any(_alive(pid) for pid in pids)
+
+
+def test_engines_end_with_a_run_that_is_killed(tier: Any) -> None:
+    content = tier.make({"name": "one", "cases": [case("a", {"fork": "hang"})]})
+    command = ["matrix", "run", *matrixkit.ON, "--tier", "e2e", "-n", "1", "--results", str(tier.out)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", matrixkit.SCRIPT, str(content.root), *command, f"--repo={content.root}"]
+    )
+    file = content.parity / "e2e" / "asked"
+    try:
+        _until(lambda: file.exists() and "fork a" in file.read_text())
+    finally:
+        child.kill()
+        child.wait()
+    (pid,) = (int(pid) for kind, _, pid, _ in asked(content) if kind == "fork")
+    _until(lambda: not _alive(pid))
+
+
+def _until(true: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
