@@ -70,7 +70,9 @@ class Workshop:
         """One that does not ask the index, where these releases are in the store."""
         stored = {Version(base.version) for base in self.store.bases() if base.kind == "sdist"}
         wanted = {pins.parse_version(v) for v in versions if not v.startswith(target.GIT)}
-        if not self.settings.offline and wanted <= stored:
+        # Which release comes before a commit is not known yet.
+        ready = wanted <= stored and not any(v.startswith(target.GIT) for v in versions)
+        if not self.settings.offline and ready:
             from dataclasses import replace
 
             return Releases(self.content, self.store, replace(self.settings, offline=True))
@@ -131,7 +133,7 @@ def compare(shop: Workshop, start: str | None, onto: str) -> Found:
 def _rungs(shop: Workshop, ladder: Releases, begin: str, onto: str) -> list[tuple[str, Callable[[], Release]]]:
     goal = target.find(onto, ladder, shop.store)
     rungs: list[tuple[str, Callable[[], Release]]] = []
-    last = goal.version if goal.is_release else goal.last
+    last = goal.version if goal.is_release else goal.last and ladder.canonical(goal.last)
     for version in ladder.between(begin, last) if last is not None and Version(last) > Version(begin) else ():
         rungs.append((version, _loader(shop, ladder, version)))
     if goal.tree is not None:
