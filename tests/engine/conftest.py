@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -157,6 +158,11 @@ def engines(engine_python: Path, fork_tree: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="session")
-def interpreter() -> dict[str, Any]:
-    """What upstream's kernels said in Triton's interpreter (record.py)."""
-    return json.loads((HERE / "fixtures" / "interpreter.json").read_text(encoding="utf-8"))
+def interpreter(engines: Engines) -> dict[str, Any]:
+    """What upstream's kernels said in Triton's interpreter (record.py): in 0.25.1, and what is different later."""
+    said: dict[str, Any] = {}
+    files = {file.stem.partition("-")[2] or "0.25.1": file for file in (HERE / "fixtures").glob("interpreter*.json")}
+    for release in sorted(files, key=Version):
+        if Version(release) <= Version(engines.version):
+            said |= json.loads(files[release].read_text(encoding="utf-8"))
+    return said

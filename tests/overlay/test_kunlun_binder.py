@@ -142,6 +142,32 @@ def test_methods_are_bound_on_their_class(world):
     )
 
 
+def test_class_methods_are_bound_as_such(world):
+    world.write(
+        "fakeup.masks",
+        """
+        class Masks(tuple):
+            @classmethod
+            def launch(cls, x):
+                return cls(("upstream", x))
+        class Child(Masks):
+            pass
+        """,
+    )
+    site = world.site("fakeup.masks", "Masks.launch", "(cls, x)")
+    binder = world.binder(site)
+    from fakeup.masks import Child, Masks
+
+    assert (Masks.launch(1), type(Child.launch(1))) == (("upstream", 1), Child)
+    binder.activate({site: lambda cls, x: cls(("ours", x))})
+    assert (Masks.launch(1), Child((3,)).launch(2)) == (("ours", 1), ("ours", 2))
+    assert type(Child.launch(1)) is Child
+    binder.settle()
+    assert (binder.problems(), binder.owners()) == ((), {"fakeup.masks:Masks.launch": "kunlunfork"})
+    binder.activate({})
+    assert Child.launch(1) == ("upstream", 1)
+
+
 def test_a_module_that_rebinds_names_is_followed(world, ours):
     world.write("fakeup.buffers", LAUNCH)
     world.write(

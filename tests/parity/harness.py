@@ -145,7 +145,8 @@ def original(module: str, qualname: str) -> Any:
         target = getattr(target, part)
     while hasattr(target, "__wrapped__"):
         target = target.__wrapped__
-    return target
+    # A class method is called with its class.
+    return getattr(target, "__func__", target)
 
 
 def kunlun_package() -> str:

@@ -228,6 +228,7 @@ def test_bound(
     function: Any = importlib.import_module(declared.module)
     for part in declared.qualname.split("."):
         function = getattr(function, part)
+    function = getattr(function, "__func__", function)
     binding = _fork("dispatch").binding_of(function)
     target = plan.targets.get(declared)
     assert binding is not None

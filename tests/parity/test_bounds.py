@@ -106,7 +106,10 @@ def test_prefill_never_reads_past_the_table(backend: str) -> None:
 
 def _meta(addresses: torch.Tensor) -> tuple[Any, ...]:
     """Upstream's, of one segment with pages of 8 elements."""
-    return (addresses, 8, 8, 1) if harness.PIN < (0, 27) else (addresses, torch.tensor([8]), 1, 8, 1)
+    if harness.PIN < (0, 27):
+        return addresses, 8, 8, 1
+    sizes = (torch.tensor([8]),) * (1 if harness.PIN < (0, 28) else 2)
+    return addresses, *sizes, 1, 8, 1
 
 
 @both

@@ -14,7 +14,10 @@ from harness import Case, Mismatch, Site
 from rounding import penalised, quotient, spacing
 
 INF, NAN = float("inf"), float("nan")
-DIVIDING = ("sample_gumbel:apply_temperature", "sample_gumbel:gumbel_sample", "sample_penalties:apply_penalties")
+TEMPERATURE, PENALTIES = "sample_gumbel:apply_temperature", "sample_penalties:apply_penalties"
+# Until 0.28.0 what is remembered of a draft was divided, too.
+STORED = () if harness.PIN >= (0, 28) else ("sample_gumbel:gumbel_sample", "sample_gumbel:gumbel_sample_greedy")
+DIVIDING = (TEMPERATURE, PENALTIES, *STORED[:1])
 SITES = {site.launcher: site for site in harness.all_sites()}
 
 
@@ -113,12 +116,12 @@ def test_a_cpu_may_not(launcher: str) -> None:
     for case in harness.all_cases(SITES[launcher]):
         assert harness.comparison_of(case, harness.run_upstream(SITES[launcher], case)).bounds == {}
     one = _temperature(1), _penalties(1, 0.0)
-    assert launcher == DIVIDING[1] or not all(_outcomes(launcher, one[launcher == DIVIDING[2]]).values())
+    assert launcher in STORED or not all(_outcomes(launcher, one[launcher == PENALTIES]).values())
 
 
 def test_other_sites_are_exact_everywhere() -> None:
     loose = {site.launcher for site in SITES.values() if any(case.rounding for case in harness.all_cases(site))}
-    assert loose == {*DIVIDING, "sample_gumbel:gumbel_sample_greedy"}
+    assert loose == {*DIVIDING, *STORED}
 
 
 def test_spacing() -> None:

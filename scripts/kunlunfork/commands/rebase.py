@@ -38,8 +38,8 @@ def command(
     """Carry the series to another release.
 
     \b
-    kunlunfork rebase --onto 0.28.0                      from the newest pin below it, release by release
-    kunlunfork rebase --onto 0.28.0 --dry-run            say what would become of each patch
+    kunlunfork rebase --onto 0.29.0                      from the newest pin below it, release by release
+    kunlunfork rebase --onto 0.29.0 --dry-run            say what would become of each patch
     kunlunfork rebase --onto git:../vllm@main            the same for a main that is not released yet
     kunlunfork rebase --continue                         after a conflict; or --skip, --abort, --status
     kunlunfork rebase --series DIR --from 0.25.1 --onto 0.33.0 --out DIR

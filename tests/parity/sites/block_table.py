@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from harness import N_RANDOM, PIN, Case, Site, cumulative, original, poison
 
@@ -57,7 +58,7 @@ def _gather(
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
         sizes = [16] * len(widths)
         tables = _tables(max_reqs, 32, sizes, sizes, widths)
-        tables.num_blocks.np[:] = num_blocks
+        tables.num_blocks.np[:] = np.reshape(num_blocks, (len(widths), max_reqs))
         tables.num_blocks.copy_to_uva()
         kwargs: dict[str, Any] = {}
         if target_rows is not None:
@@ -93,6 +94,8 @@ def gather_cases(rng: random.Random) -> Iterator[Case]:
     yield _gather("empty_batch_padded", idx[:0], 2, some, [5])
     yield _gather("wider_than_a_triton_block", idx, 2, [[0, 1100, 0, 0, 0, 1500]], [1500])
     yield _gather("no_blocks_at_all", idx, 2, [[0] * 6], [5])
+    if PIN >= (0, 28):
+        yield _gather("no_cache_group", idx, 4, [], [])
     if TARGETS:
         yield _gather("into_tables_of_the_caller", idx, 4, [some[0], [1, 2, 0, 0, 0, 7]], [5, 7], target_rows=9)
     for i in range(N_RANDOM):

@@ -31,7 +31,9 @@ def _case(
     flat: bool = False,
     group: int = 0,
     starts: Sequence[int] | None = None,
+    null: float = 0.1,
 ) -> Case:
+    """null: how many entries of the block table are the null block, which has no slots since 0.28.0."""
     n, tokens = len(lens), sum(lens)
     max_num_reqs = n + pad
     queries = steps if anchor else steps + 1
@@ -40,6 +42,9 @@ def _case(
     contexts = poison(2, max_num_tokens, dtype=torch.int64)
     table = poison(max_num_reqs, blocks)
     table[:n] = ints(rng, n, blocks, low=0, high=50000)
+    if PIN >= (0, 28):
+        gone = floats(rng, n, blocks, scale=1.0).abs() < null
+        table[:n].masked_fill_(gone, 0)
     last, following = states(rng, flat)
     # Since 0.27.1 temperatures and seeds of the batch are copied, too: where to, and where from.
     target: tuple[torch.Tensor, ...] = ()
@@ -116,6 +121,8 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield _case(rng, "context_over_a_block_of_256", [300, 5, 513], [3, 0, 0], [1, 5, 0])
     yield _case(rng, "past_the_block_table_reads_its_last_block", [6, 4], [1, 0], [3, 2], blocks=2, high=40)
     yield _case(rng, "int64_idx_mapping", [4, 4], [1, 3], [3, 1], idx_dtype=torch.int64)
+    # The same shapes, for a replay of the one on the other.
+    yield _case(rng, "int64_idx_mapping_again", [4, 4], [0, 1], [4, 3], idx_dtype=torch.int64)
     yield _case(rng, "all_context_rejected_in_a_later_row", [4, 3], [0, 3], [4, 1])
     yield _case(rng, "padding_beyond_256_rows", [2, 3], [0, 1], [2, 2], pad=300)
     for i in range(N_RANDOM):

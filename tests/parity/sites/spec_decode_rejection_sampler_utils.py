@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from harness import N_RANDOM, Case, Site, State, cumulative, floats, ints, kunlun_package, original
+from harness import N_RANDOM, PIN, Case, Site, State, cumulative, floats, ints, kunlun_package, original
 
 MODULE = "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"
 STATES = 7
@@ -211,6 +211,17 @@ def cases(rng: random.Random) -> Iterator[Case]:
             agree=1.0,
             behind_rows=-torch.inf,
         )
+    if PIN >= (0, 28):
+        for mode in ("standard", "block"):
+            # What is drawn in the place of -1, and before tokens that would have been accepted, is the target's.
+            yield make_case(
+                rng, f"minus_one_draws_from_the_target_{mode}", [4] * 7, invalid=range(0, 35, 5), mode=mode, agree=0.0,
+                temperatures=(0.3, 2.0), logits_dtype=torch.bfloat16,
+            )  # fmt: skip
+            yield make_case(
+                rng, f"minus_one_ends_the_drafts_{mode}", [4] * 7, invalid=range(1, 35, 5), mode=mode, agree=1.0,
+                temperatures=(0.3, 2.0),
+            )  # fmt: skip
     yield make_case(rng, "B12_draft_vocabulary_is_smaller", [4, 3, 2, 4], vocab=60, draft_vocab=44, temperatures=mixed)
     yield make_case(
         rng,

@@ -10,15 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import N_RANDOM, Case, Site, floats, ints, original, poison
+from harness import N_RANDOM, PIN, Case, Site, cumulative, floats, ints, original, poison
 
 MODULE = "vllm.v1.worker.gpu.structured_outputs"
+# Since 0.28.0 the device may have fewer logits of a request than were scheduled (adaptive verification).
+FEWER = PIN >= (0, 28)
+STRIDE, BONUS = 5, 1
 
 
 def _worker(max_logits: int, words: int) -> Any:
     from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
-    worker = StructuredOutputsWorker(max_logits, words * 32, torch.device("cpu"))
+    scheduled = (STRIDE, BONUS) if FEWER else ()
+    worker = StructuredOutputsWorker(max_logits, words * 32, torch.device("cpu"), *scheduled)
     worker.logits_indices.copy_(poison(max_logits))
     worker.grammar_bitmask.copy_(poison(max_logits, words))
     return worker
@@ -32,12 +36,21 @@ def _case(
     masks: torch.Tensor,
     *,
     max_logits: int = 12,
+    kept: Sequence[int] | None = None,
 ) -> Case:
-    """`lens` logits of each request; `grammar` are the requests with a grammar, `masks` their rows."""
-    cu = np.cumsum([0, *lens]).astype(np.int32)
+    """`lens` logits of each request; `grammar` are the requests with a grammar, `masks` their rows.
+
+    kept: how many logits of each the device has; the host counts one a request then.
+    """
+    cu = np.cumsum([0, *lens] if kept is None else [0, *([1] * len(lens))]).astype(np.int32)
 
     def make() -> tuple[tuple[Any, ...], dict[str, Any]]:
         batch = SimpleNamespace(req_ids=[f"r{i}" for i in range(len(lens))], cu_num_logits_np=cu.copy())
+        if FEWER:
+            batch.cu_num_logits = cumulative(lens if kept is None else kept)
+            batch.num_draft_tokens_per_req = None
+            if kept is not None or max(lens) > 1:
+                batch.num_draft_tokens_per_req = np.array(lens, dtype=np.int32) - BONUS
         home = logits.clone() if logits.is_contiguous() else _copy(logits)
         worker = _worker(max_logits, masks.shape[1])
         return (worker, home, batch, [f"r{i}" for i in grammar], masks.numpy().copy()), {}
@@ -61,7 +74,8 @@ def sample(rng: random.Random, name: str = "drawn") -> Case:
     grammar = rng.sample(range(len(lens)), rng.randrange(0, len(lens) + 1))
     vocab = rng.choice([5, 32, 100])
     rows = sum(lens[i] for i in grammar)
-    return _case(name, floats(rng, sum(lens), vocab), lens, grammar, _masks(rng, rows, vocab))
+    kept = [rng.randrange(1, n + 1) for n in lens] if FEWER and rng.random() < 0.5 else None
+    return _case(name, floats(rng, sum(kept or lens), vocab), lens, grammar, _masks(rng, rows, vocab), kept=kept)
 
 
 def cases(rng: random.Random) -> Iterator[Case]:
@@ -88,6 +102,11 @@ def cases(rng: random.Random) -> Iterator[Case]:
     yield _case("more_than_one_block_of_8192", wide, [1, 1], [1], _masks(rng, 1, 8300))
     yield _case("fp16_logits", x.half(), lens, [3, 0], _masks(rng, 3, 100))
     yield _case("bfloat16_logits", x.to(torch.bfloat16), lens, [1, 0], _masks(rng, 4, 100))
+    if FEWER:
+        yield _case("fewer_logits_than_scheduled", x[:4], [1, 3, 1, 2], [3, 1], _masks(rng, 5, 100), kept=[1, 1, 1, 1])
+        yield _case("fewer_logits_of_all_but_one", x[:5], [3, 3, 3], [0, 1], _masks(rng, 6, 100), kept=[1, 3, 1])
+        # No request gets there; nor may anything be written.
+        yield _case("no_logits_at_all", x[:1], [1, 2], [1], _masks(rng, 2, 100), kept=[1, 0])
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")
 

@@ -15,6 +15,8 @@ from harness import N_RANDOM, PIN, Case, Site, kunlun_package, original, poison
 MODULE = "vllm.v1.worker.utils"
 HEADS, SIZE = 2, 4
 DIFFERENT_PAGES = PIN >= (0, 27)
+# Blocks may lie further apart than they are long since 0.28.0.
+PACKED = PIN >= (0, 28)
 # Ids behind the last one given are what malloc left; the addresses differ from run to run.
 SKIP = ("arg0._meta", "arg0._ids_pinned", "arg0._ids_gpu")
 
@@ -35,10 +37,16 @@ def _zeroer(
         "blocks_first": ((n, 2, kernel, HEADS, SIZE), 0),
         # Blocks outermost in memory, not in shape.
         "permuted": ((n, 2, kernel, HEADS, SIZE), 1),
+        # The caches of all layers side by side in each block.
+        "packed": ((n, 2, kernel, HEADS, SIZE), 0),
     }
     shape, block_dim = shapes[layout]
     caches = []
-    for _ in range(layers):
+    home = poison(n, 2 * layers, *shape[2:], dtype=dtype)
+    for i in range(layers):
+        if layout == "packed":
+            caches.append(home[:, 2 * i : 2 * i + 2])
+            continue
         cache = caches[0] if shared and caches else poison(*shape, dtype=dtype)
         caches.append(cache.transpose(0, 1) if layout == "permuted" and cache.shape[0] == n else cache)
     spec = FullAttentionSpec(block_size=kernel * ratio, num_kv_heads=HEADS, head_size=SIZE, dtype=dtype)
@@ -100,7 +108,7 @@ def sample(rng: random.Random, name: str = "drawn") -> Case:
         kernel=rng.choice([1, 2, 3, 8]),
         ratio=rng.choice([1, 1, 2, 3]),
         blocks=blocks,
-        layout=rng.choice(["kv_first", "blocks_first", "permuted"]),
+        layout=rng.choice(["kv_first", "blocks_first", "permuted", *(["packed"] if PACKED else [])]),
         dtype=rng.choice([torch.float32, torch.bfloat16, torch.uint8]),
         layers=rng.randrange(1, 4),
         shared=rng.random() < 0.3,
@@ -123,6 +131,9 @@ def cases(rng: random.Random) -> Iterator[Case]:
     if DIFFERENT_PAGES:
         yield _case("pages_of_different_size", [1, 4, 0], wide=True)
         yield _case("pages_of_different_size_of_three_blocks", [3, 1], ratio=3, layout="blocks_first", wide=True)
+    if PACKED:
+        yield _case("caches_side_by_side", [4, 0], layout="packed", layers=3)
+        yield _case("caches_side_by_side_of_three_blocks", [4, 2], layout="packed", layers=2, ratio=3)
     yield _case("no_attention_layer", [1], layers=0)
     for i in range(N_RANDOM):
         yield sample(rng, f"random{i}")

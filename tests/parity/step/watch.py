@@ -21,6 +21,7 @@ PARTS = {
     "bias": "sampler.logit_bias_state",
     "words": "sampler.bad_words_state",
     "ids": "sampler.logprob_token_ids_state",
+    "thinking": "sampler.thinking_budget_state",
     "prompts": "prompt_logprobs_worker",
     "grammar": "structured_outputs_worker",
     "handler": "draft_tokens_handler",
@@ -67,11 +68,16 @@ def after(runner: Any, output: Any, drafts: Any) -> State:
             value = getattr(value, part, None)
         walk(name, value, found, seen)
     for name, value in vars(runner.speculator).items() if runner.speculator is not None else ():
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and name not in _unwritten(runner.speculator):
             found[f"speculator.{name}"] = value
     walk("output", output, found)
     walk("drafts", drafts, found)
     return _kept(found)
+
+
+def _unwritten(speculator: Any) -> tuple[str, ...]:
+    """Tensors that are as malloc left them (since 0.28.0)."""
+    return () if getattr(speculator, "enable_adaptive_verification", True) else ("draft_token_confidence_probs",)
 
 
 def _kept(found: State) -> State:

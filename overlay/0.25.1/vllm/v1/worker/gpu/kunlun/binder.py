@@ -175,7 +175,8 @@ class Binder:
                 continue
             binding = Binding(site, original)
             binding.lead_to(target)
-            setattr(holder, site.name, binding.dispatcher)
+            of_class = isinstance(vars(holder).get(site.name), classmethod)
+            setattr(holder, site.name, classmethod(binding.dispatcher) if of_class else binding.dispatcher)
             self._bindings.append(binding)
             self._replaced[id(current)] = _Replaced(current, home, binding)
 
@@ -217,7 +218,7 @@ class Binder:
 def _resolve(module: ModuleType, qualname: str) -> tuple[object, Any]:
     """Where a qualified name is defined, and what it is; inheritance is not looked at.
 
-    (None, None) where there is no such name.
+    (None, None) where there is no such name. A class method is the function behind it.
     """
     holder: object = module
     value: object = module
@@ -227,7 +228,7 @@ def _resolve(module: ModuleType, qualname: str) -> tuple[object, Any]:
         if part not in names:
             return None, None
         value = names[part]
-    return holder, value
+    return holder, value.__func__ if isinstance(value, classmethod) else value
 
 
 def _origin(obj: object) -> str:
