@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import jobs
 import pytest
-from packaging.version import Version
 from e2e import chain
+from packaging.version import Version
 from test_engine_greedy import close
 
 TABLES = ["exact", "half", "bonus"]
