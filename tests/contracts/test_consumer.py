@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from contractkit import Bench
-from test_cli import as_json
+from test_cli import as_json, run
 
+from kunlunfork import errors
 from kunlunfork.contracts import consumer
 from kunlunfork.contracts.consumer import Break
 from kunlunfork.contracts.drift import drift
@@ -119,3 +121,21 @@ def test_the_verb(base: Base, tmp_path: Path) -> None:
     assert code == 1 and "no Python module" in body["error"]["message"]
     code, body = as_json("drift", "--consumer", tmp_path, "--from", "0.25.1", "--to", "0.25.1", "--offline")
     assert code == 1 and "is not newer" in body["error"]["message"]
+
+
+def test_what_is_written_and_what_is_printed(bases: dict[str, Base], tmp_path: Path) -> None:
+    """--out FILE holds the format that was asked for; --json is one object on stdout beside it."""
+    assert {"0.25.1", "0.26.0"} <= set(bases)
+    (tmp_path / "one.py").write_text("import os\n")
+    args = ("drift", "--consumer", tmp_path, "--from", "0.25.1", "--to", "0.26.0")
+    file = tmp_path / "out"
+    code, body = as_json(*args, "--out", file)
+    assert code == 0 and file.read_text().startswith("vLLM 0.25.1 -> 0.26.0: of 0 contracts")
+    assert "nothing in the package uses vLLM" in body["warnings"][0]
+    assert "written to" in run(*args, "--format", "json", "--out", file).stdout
+    assert json.loads(file.read_text()).items() <= body["result"].items()
+    args = ("drift", "--from", "0.25.1", "--to", "0.26.0")
+    code, body = as_json(*args, "--format", "html", "--out", file)
+    assert code in (errors.OK, errors.CONFLICT) and file.read_bytes().startswith(b"<!DOCTYPE html>")
+    assert "written to" in run(*args, "--format", "json", "--out", file).stdout
+    assert json.loads(file.read_text())["drifts"] == body["result"]["drifts"]

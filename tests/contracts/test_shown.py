@@ -12,6 +12,7 @@ from test_cli import run
 
 from kunlunfork import errors
 from kunlunfork.cache import Cache
+from kunlunfork.commands import _drift
 from kunlunfork.content import Content
 from kunlunfork.contracts import cards, cover, pinfile, shown
 from kunlunfork.contracts import run as run_
@@ -116,11 +117,17 @@ def test_what_lies_beside_a_pin(tmp_path: Path) -> None:
     "args",
     [
         [], ["--write", "--to", "0.26.0"], ["--to", "0.26.0", "--ack", "a:b"], ["--to", "0.26.0", "--why", "x"],
-        ["--to", "0.26.0", "--ack", "a:b", "--why", " "],
+        ["--to", "0.26.0", "--ack", "a:b", "--why", " "], ["--to", "0.26.0", "--json", "--format", "html"],
     ],
 )  # fmt: skip
 def test_usage(args: list[str]) -> None:
     assert run("drift", *args).returncode == errors.USAGE
+
+
+def test_the_installed_package_is_not_written(content: Content) -> None:
+    _drift.check_clone(content)
+    with pytest.raises(ForkError, match="no clone to write to"):
+        _drift.check_clone(replace(content, clone=False))
 
 
 def test_contracts_json_says_what_the_fork_relies_on(content: Content, user_cache: Cache, bench: Bench) -> None:

@@ -193,6 +193,23 @@ def test_a_tree_with_edits_of_a_person(differ: Differ) -> None:
     assert {f.path for f in differ.report("vllm/new.py", tree=tree).ours} == {b"vllm/new.py"}
 
 
+def test_a_link_that_leaves_the_tree(differ: Differ) -> None:
+    """Such as those of `apply --link`, where another clone is asked."""
+    differ.world.release("1.0", {SPEC: lines("a"), OTHER: lines("c")})
+    differ.world.patch("one", {SPEC: lines("a", "z")})
+    tree = differ.folder("tree")
+    diffkit.git_apply(tree, differ.text(form="patch"))
+    file = tree / diffkit.OVERLAY / "__init__.py"
+    file.unlink()
+    file.symlink_to("/elsewhere/__init__.py")
+    with pytest.raises(ForkError, match="symbolic link that leaves its tree") as told:
+        differ.report(tree=tree)
+    assert told.value.fix is not None and "--repo DIR" in told.value.fix
+    file.unlink()
+    file.symlink_to((differ.world.clone.overlay / "1.0" / diffkit.OVERLAY / "__init__.py").absolute())
+    assert differ.text(form="patch", tree=tree) == differ.text(form="patch")
+
+
 def test_an_installed_tree(differ: Differ) -> None:
     """What a wheel has of its own, and what it never had, is no edit; a deleted or edited module is."""
     differ.world.release("1.0", {SPEC: lines("a"), WORKER: lines("b"), OTHER: lines("c"), b"csrc/x.cu": b"x\n"})

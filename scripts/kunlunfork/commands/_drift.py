@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,7 +28,18 @@ def _error(report: Report) -> ForkError:
     )
 
 
+def check_clone(content: Content) -> None:
+    """Refuse to write into the installed package (raises `ForkError`)."""
+    if not content.clone:
+        raise ForkError(
+            "there is no clone to write to", found="the content inside the installed package",
+            expected="a clone of kunlunfork", fix="stand in a clone, or name it: --repo DIR",
+        )  # fmt: skip
+
+
 def _text(report: Report, form: str, long: bool) -> str:
+    if form == "json":
+        return _json(result(report))
     if form == "md":
         return shown.markdown(report)
     if form == "html":
@@ -48,8 +60,13 @@ def show_report(report: Report, form: str, long: bool, out: Path | None, console
     """Show a report, or write it; the exit code."""
 
     def show() -> None:
-        _put(_text(report, form, long), shown.verdict(report), out)
+        if out is None:
+            print(_text(report, form, long), end="")
+        else:
+            print(f"{shown.verdict(report)}; written to {out}")
 
+    if out is not None:
+        _write(out, _text(report, form, long))
     if not report.open:
         console.result(result(report), show)
         return errors.OK
@@ -57,13 +74,15 @@ def show_report(report: Report, form: str, long: bool, out: Path | None, console
     return CONFLICT
 
 
-def show_consumer(found: Found, made: Consumer, long: bool, out: Path | None, console: Console) -> int:
+def show_consumer(found: Found, made: Consumer, form: str, long: bool, out: Path | None, console: Console) -> int:
     """What a release breaks of a package, and what else of it changed; the exit code."""
     broken = consumers.breaks(found, made)
     names = {one.symbol for one in broken}
     changed = [d for d in found.drifts if str(d.contract) not in names]
     for fault in made.faults:
         console.warn(fault)
+    if not found.contracts and not found.absent:
+        console.warn("nothing in the package uses vLLM: is it the folder that is meant?")
     if found.absent:
         names_ = ", ".join(str(c) for c in found.absent[:5]) + (" ..." if len(found.absent) > 5 else "")
         console.warn(
@@ -93,8 +112,10 @@ def show_consumer(found: Found, made: Consumer, long: bool, out: Path | None, co
         return [printable(line) for line in text]
 
     def show() -> None:
-        _put("\n".join(lines()) + "\n", lines()[0], out)
+        print("\n".join(lines()) if out is None else f"{lines()[0]}; written to {out}")
 
+    if out is not None:
+        _write(out, _json(result) if form == "json" else "\n".join(lines()) + "\n")
     if not broken:
         console.result(result, show)
         return errors.OK
@@ -106,13 +127,13 @@ def show_consumer(found: Found, made: Consumer, long: bool, out: Path | None, co
     return CONFLICT
 
 
-def _put(text: str, first: str, out: Path | None) -> None:
-    if out is None:
-        print(text, end="")
-        return
+def _json(result: dict[str, object]) -> str:
+    return json.dumps(result, indent=1) + "\n"
+
+
+def _write(out: Path, text: str) -> None:
     with outfile.writing(out) as stream:
         stream.write(text.encode("utf-8", "backslashreplace"))
-    print(f"{first}; written to {out}")
 
 
 def written(shop: Workshop, start: str | None, console: Console) -> int:

@@ -60,10 +60,14 @@ def command(
         raise click.UsageError("--ack SYMBOL and --why TEXT go together")
     if consumer is not None and (start is None or ack or areas or write or form in ("md", "html")):
         raise click.UsageError("--consumer DIR takes --from and --to, --long, --out, and --format term or json")
-    console.as_json = console.as_json or form == "json"
+    if console.as_json and form in ("md", "html") and out is None:
+        raise click.UsageError(f"--json prints one object; name a file for the {form}: --out FILE")
+    console.as_json = console.as_json or (form == "json" and out is None)
     if out is not None:
         outfile.check(out)
     content = console.find_content(repo)
+    if write or ack:
+        _drift.check_clone(content)
     folders = cache.default()
     shop = run.Workshop(content, Store(folders.store), Settings(folders, index_url, offline, console))
     if write:
@@ -71,7 +75,7 @@ def command(
     assert onto is not None
     if consumer is not None:
         assert start is not None
-        return _drift.show_consumer(*run.consumer(shop, consumer, start, onto), long, out, console)
+        return _drift.show_consumer(*run.consumer(shop, consumer, start, onto), form, long, out, console)
     if ack:
         file, one = run.acknowledge(shop, start, onto, ack, why.strip())
         console.result(

@@ -194,6 +194,16 @@ def _through_link(fork: Fork, path: bytes, entry: Entry, data: bytes) -> tuple[E
     file = fork.overlay.files.get(path)
     if entry.mode == SYMLINK and file is not None and data == os.fsencode(file.source.absolute()):
         return file.entry, file.data
+    if entry.mode == SYMLINK:
+        try:
+            paths.check_symlink(path, data, where="the tree")
+        except ForkError as e:
+            fix = (
+                "put a file in its place"
+                if file is None
+                else "stand in the clone that it leads to, or name it: --repo DIR"
+            )
+            raise ForkError(e.message, found=e.found, expected=e.expected, fix=fix) from e
     return entry, data
 
 
