@@ -245,6 +245,24 @@ def test_lint_sees_a_folder_without_its_pin(small_content: Content) -> None:
     assert found == {("pin", str(small_content.patches / "0.26.0" / "pin.toml"))}
 
 
+def test_what_was_acknowledged_before_the_rebase_is_no_fault(small_content: Content) -> None:
+    """`drift --to 0.26.0 --ack` writes there, and the pin comes later."""
+    folder = small_content.patches / "0.26.0"
+    folder.mkdir()
+    (folder / "contracts.json").write_text('{"schema": 1, "acks": {}, "contracts": {}}')
+    assert as_json("lint", "--repo", small_content.root)[0] == errors.OK
+
+
+@pytest.mark.parametrize("name", ["areas.toml", f"{VERSION}/contracts.json", "0.26.0/contracts.json"])
+def test_lint_reads_what_drift_and_diff_read(name: str, small_content: Content) -> None:
+    file = small_content.patches / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("[x")
+    code, body = as_json("lint", "--repo", small_content.root)
+    assert code == errors.USER
+    assert str(file) in {f["file"] for f in body["result"]["findings"]}
+
+
 @pytest.mark.parametrize(
     "name", ["", "patches", "overlay", f"patches/{VERSION}", f"overlay/{VERSION}", f"patches/{VERSION}/pin.toml",
              f"patches/{VERSION}/series", f"patches/{VERSION}/gpu-worker-runner.patch",

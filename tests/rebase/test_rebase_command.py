@@ -145,6 +145,16 @@ def _clone_of_vllm(made: World, folder: Path) -> Path:
     return folder
 
 
+def test_a_repository_of_something_else(made: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "x"], check=True)
+    git = ["git", "-C", str(tmp_path / "x"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    before = made.digest()
+    code, body, _ = run(capsys, "--onto", f"git:{tmp_path / 'x'}@HEAD")
+    assert (code, body["error"]["message"]) == (errors.USER, f"{tmp_path / 'x'} has no folder vllm at HEAD")  # type: ignore[index]
+    assert made.digest() == before
+
+
 def test_a_commit_that_is_no_release(made: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     where = _clone_of_vllm(made, tmp_path / "vllm clone")
     before = made.digest()

@@ -48,6 +48,12 @@ def find(text: str, releases: Releases, store: Store) -> Target:
             raise ForkError(
                 f"{where} has no commit {rev}", found=e.found, expected="a branch, tag or commit of a clone of vLLM"
             ) from e
+        try:
+            git.run(["cat-file", "-e", f"{commit}:vllm"], cwd=path, env=trusted)
+        except git.GitFailed as e:
+            raise ForkError(
+                f"{where} has no folder vllm at {rev}", expected="a clone of vLLM", fix="name one: git:PATH@REV"
+            ) from e
         last = _last_release(path, commit, trusted)
     tree = store.fetch_commit(path.resolve().as_uri(), commit, shown=where)
     return Target(f"{rev}@{commit[:9]}" if not commit.startswith(rev) else commit[:9], tree, last)
