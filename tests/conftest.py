@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,12 @@ from kunlunfork.progress import Silent
 from kunlunfork.sources.base import Settings, release
 from kunlunfork.status import Status
 from kunlunfork.store import Base, Store
+
+
+def pytest_configure() -> None:
+    """A background job of a script ignores Ctrl-C, and so would all that the tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
