@@ -11,19 +11,28 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import tomllib
+from packaging.version import Version
 
 PACKAGE = "vllm.v1.worker.gpu"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`file` is below `vllm/v1/worker/gpu`; each of `scenarios` must catch it."""
+    """`file` is below `vllm/v1/worker/gpu`; each of `scenarios` must catch it; `since`, `before`: the releases that
+    have this text, where not all do."""
 
     name: str
     file: str
     old: str
     new: str
     scenarios: tuple[str, ...]
+    since: str | None = None
+    before: str | None = None
+
+    def fits(self, version: str) -> bool:
+        """Whether it is meant for a release."""
+        release = Version(Version(version).base_version)
+        return not ((self.since and release < Version(self.since)) or (self.before and release >= Version(self.before)))
 
 
 class Broken(ValueError):

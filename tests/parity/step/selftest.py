@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 
 from step import cells, drive, faults
@@ -31,7 +32,7 @@ LIMIT = 240.0
 
 def main(out: Path, steps: int, seed: int, share: str = "0/1", text: str = "") -> None:
     index, count = map(int, share.split("/"))
-    listed = [f for f in faults.load(HERE / "faults.toml") if text in f.name]
+    listed = [f for f in faults.load(HERE / "faults.toml") if text in f.name and f.fits(harness.VERSION)]
     by_scenario: dict[str, list[faults.Fault]] = {}
     for fault in listed:
         for scenario in fault.scenarios:
